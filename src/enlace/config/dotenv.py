@@ -1,0 +1,61 @@
+"""Secrets and machine settings out of `.env`, by hand: about forty lines that bash reads the same way.
+
+`scripts/` read the same file with bash, so a line that bash and this reader would understand differently is refused.
+Values never reach a message, a log or a return value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from enlace import EnlaceError
+
+_ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+# What bash takes as it stands: no quotes, expansions, globs, escapes or braces. A comment follows white space.
+_PLAIN = re.compile(r"([A-Za-z0-9_./:@%+,=-]*)(?:[ \t]+#.*|[ \t]*)")
+_SINGLE = re.compile(r"'([^']*)'(?:[ \t]+#.*|[ \t]*)")
+_DOUBLE = re.compile(r'"([^"$`\\!]*)"(?:[ \t]+#.*|[ \t]*)')
+
+
+def load_dotenv(path: str | Path = ".env") -> list[str]:
+    """Set the variables of the file that the environment does not have yet; no file, nothing to do.
+
+    A variable that exists wins, also when it is empty. An empty value in the file is not set: an empty credential
+    authenticates worse than an absent one. A repeated key: the last one counts, as in bash.
+
+    Returns:
+        The names that were set, in the order of the file; never values.
+
+    Raises:
+        EnlaceError: a line that is not a plain assignment; the message names file, line and variable, never the value.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnlaceError(f"{path}: no se puede leer ({type(error).__name__}).") from None
+    values: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip(" \t") and not line.lstrip(" \t").startswith("#"):
+            name, value = _parse(line.lstrip(" \t"), f"{path}:{number}")
+            values[name] = value
+    names = [name for name, value in values.items() if value and name not in os.environ]
+    os.environ.update({name: values[name] for name in names})
+    return names
+
+
+def _parse(line: str, where: str) -> tuple[str, str]:
+    assignment = _ASSIGNMENT.fullmatch(line)
+    if not assignment:
+        raise EnlaceError(f"{where}: no es VARIABLE=valor, sin espacios junto al igual.")
+    name, text = assignment.groups()
+    for form in (_PLAIN, _SINGLE, _DOUBLE):
+        if value := form.fullmatch(text):
+            return name, value[1]
+    raise EnlaceError(
+        f"{where}: el valor de {name} lleva signos que bash leería de otra manera; ponlo entre comillas simples."
+    )

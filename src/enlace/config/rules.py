@@ -1,0 +1,134 @@
+"""Rules that span layers, checked before anything runs: a bad configuration fails in the first second.
+
+Each rule yields a sentence in Spanish that names file, key and value and says what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from enlace.config.schema import Config, HardwareConfig, TrainConfig
+
+MAX_VOCAB_SIZE = 65_536  # shards are uint16
+SPECIAL_TOKENS, BYTE_ALPHABET = 4, 256
+GIB = 2**30
+
+
+def problems(config: Config) -> Iterator[str]:
+    """Every broken rule of `config`, as a message; nothing when all is well."""
+    yield from _model(config)
+    yield from _data(config)
+    yield from _schedule(config)
+    yield from _precision(config)
+    yield from _memory(config)
+
+
+def _model(config: Config) -> Iterator[str]:
+    model, where = config.model, config.layers.path("model")
+    if model.d_model % model.n_heads:
+        yield f"{where}: n_heads={model.n_heads} no divide a d_model={model.d_model}; usa un divisor suyo."
+    elif model.head_dim % 2:
+        yield (
+            f"{where}: d_model / n_heads = {model.head_dim} es impar y RoPE gira pares; "
+            f"elige n_heads para que d_model / n_heads sea par."
+        )
+    if model.n_heads % model.n_kv_heads:
+        yield (
+            f"{where}: n_kv_heads={model.n_kv_heads} no divide a n_heads={model.n_heads}; "
+            f"usa uno de {_divisors(model.n_heads)}."
+        )
+
+
+def _data(config: Config) -> Iterator[str]:
+    vocab_size, where = config.data.shards.vocab_size, "params.yaml: data.shards.vocab_size"
+    if vocab_size > MAX_VOCAB_SIZE:
+        yield f"{where}={vocab_size}; como mucho {MAX_VOCAB_SIZE}, porque los shards son uint16."
+    if vocab_size < (smallest := SPECIAL_TOKENS + BYTE_ALPHABET):
+        yield f"{where}={vocab_size}; al menos {smallest} (256 bytes y las marcas especiales)."
+
+
+def _schedule(config: Config) -> Iterator[str]:
+    train, hardware = config.train, config.hardware
+    if train.warmup_steps + train.decay_steps > train.steps:
+        yield (
+            f"params.yaml: train.warmup_steps={train.warmup_steps} + train.decay_steps={train.decay_steps} pasan de "
+            f"train.steps={train.steps}; baja alguno de los dos."
+        )
+    if train.batch_tokens % train.seq_len:
+        yield (
+            f"params.yaml: train.batch_tokens={train.batch_tokens} no es múltiplo de train.seq_len={train.seq_len}; "
+            f"usa, por ejemplo, {max(1, round(train.batch_tokens / train.seq_len)) * train.seq_len}."
+        )
+    elif train.batch_size % micro_batch_size(config.hardware, config.train):
+        yield (
+            f"{config.layers.path('hardware')}: micro_batch_size={hardware.micro_batch_size} no divide a las "
+            f"{train.batch_size} secuencias por paso (train.batch_tokens / train.seq_len); "
+            f"usa uno de {_divisors(train.batch_size)}."
+        )
+
+
+def _precision(config: Config) -> Iterator[str]:
+    hardware, where = config.hardware, config.layers.path("hardware")
+    if hardware.device == "cpu":
+        if hardware.compute_capability is not None:
+            yield f"{where}: compute_capability={list(hardware.compute_capability)} con device=cpu; pon null."
+        if "mem_efficient" in hardware.sdpa_backends:
+            yield f"{where}: sdpa_backends lleva mem_efficient, que en CPU no existe; usa flash y math."
+        return
+    if hardware.compute_capability is None:
+        yield f"{where}: falta compute_capability, por ejemplo [7, 5] (RTX 2060) o [12, 0] (RTX 5090)."
+        return
+    before_ampere = hardware.compute_capability < (8, 0)
+    if hardware.precision == "auto":
+        yield f"{where}: precision=auto es solo para CPU; usa {'float16' if before_ampere else 'bfloat16'}."
+    if before_ampere and hardware.precision == "bfloat16":
+        # torch.cuda.is_bf16_supported() says yes on Turing: it counts emulation, which is slow.
+        yield f"{where}: precision=bfloat16 pide Ampere (8.0) y la tarjeta es {_dotted(config)}; usa float16."
+    if before_ampere and "flash" in hardware.sdpa_backends:
+        yield (
+            f"{where}: sdpa_backends lleva flash, que pide Ampere (8.0) o posterior y la tarjeta es {_dotted(config)}; "
+            f"usa mem_efficient."
+        )
+
+
+def _memory(config: Config) -> Iterator[str]:
+    need, have = estimate_memory(config), config.hardware.memory_gib * GIB
+    if need > have:
+        fitting = [n for n in _divisors(config.train.batch_size) if estimate_memory(config, n) <= have]
+        way_out = (
+            f"con micro_batch_size={max(fitting)} cabe" if fitting else "usa un modelo más pequeño o seq_len más corto"
+        )
+        yield (
+            f"{config.layers.path('hardware')}: con micro_batch_size={config.hardware.micro_batch_size} el modelo "
+            f"{config.layers.model} pide unos {need / GIB:.1f} GiB y memory_gib={config.hardware.memory_gib:g}; "
+            f"{way_out}."
+        )
+
+
+def micro_batch_size(hardware: HardwareConfig, train: TrainConfig) -> int:
+    """Sequences per forward pass: the profile's, but never more than one optimizer step holds."""
+    return min(hardware.micro_batch_size, train.batch_size)
+
+
+def estimate_memory(config: Config, micro_batch: int | None = None) -> int:
+    """Bytes that training needs at its peak, estimated: weights, gradients, optimizer, activations and logits.
+
+    Weights, gradients and moments are float32: 16 bytes per parameter with AdamW, 12 where Muon keeps one moment. A
+    layer keeps about 14 d_model + 4 intermediate_size values per token for the backward pass, and the loss three
+    copies of the logits in float32.
+    """
+    model, train = config.model, config.train
+    tokens = (micro_batch or micro_batch_size(config.hardware, config.train)) * train.seq_len
+    parameters = model.n_parameters(config.data.shards.vocab_size)
+    width = 4 if config.hardware.precision in ("float32", "auto") else 2
+    activations = tokens * model.n_layers * (14 * model.d_model + 4 * model.intermediate_size) * width
+    logits = 3 * 4 * tokens * config.data.shards.vocab_size
+    return 16 * parameters + activations + logits
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def _dotted(config: Config) -> str:
+    return ".".join(map(str, config.hardware.compute_capability or ()))

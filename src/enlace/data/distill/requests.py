@@ -1,0 +1,120 @@
+"""A request to the teacher: what it says, its identity, and how it lies in a .jsonl file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from enlace.data.distill.errors import DistillError
+
+# Part of every identity. Raise it only if the same request has to be bought again.
+_IDENTITY_VERSION = 1
+_KEYS = {"system", "user", "meta", "schema"}
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Peticion:
+    """One request: a value, compared by value.
+
+    Attributes:
+        system: instructions shared by many requests; may be empty.
+        user: what is asked.
+        meta: anything the project wants to know about the request later (JSON); it is not sent.
+        schema: JSON schema that the answer has to follow, if any.
+
+    Raises:
+        DistillError: something in it cannot be written as JSON and read back the same.
+    """
+
+    system: str
+    user: str
+    meta: dict[str, Any] = field(default_factory=dict)
+    schema: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.system, str) or not isinstance(self.user, str):
+            raise DistillError("una petición lleva `system` y `user`, y los dos son textos")
+        if not isinstance(self.meta, dict) or not isinstance(self.schema, dict | None):
+            raise DistillError("en una petición `meta` y `schema` son objetos JSON {...} (o no están)")
+        for name in ("system", "user", "meta", "schema"):
+            _require_json(name, getattr(self, name))
+
+    @property
+    def custom_id(self) -> str:
+        """Hash of what is sent, not of `meta`: the same in any process, on any machine, for any order of keys."""
+        sent = {"v": _IDENTITY_VERSION, "system": self.system, "user": self.user, "schema": self.schema}
+        canonical = json.dumps(sent, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        # 64 characters are the limit of the batch API; 48 hexadecimal digits are 192 bits.
+        return f"v{_IDENTITY_VERSION}-{hashlib.sha256(canonical.encode()).hexdigest()[:48]}"
+
+    def __hash__(self) -> int:
+        return hash((self.system, self.user))  # the fields that can be hashed
+
+
+def leer_especificaciones(path: Path) -> list[Peticion]:
+    """Read the requests of a .jsonl file, one ``{"system", "user", "meta"?, "schema"?}`` a line.
+
+    Blank lines are ignored. Lines end at the byte 0x0A only, so a text may contain U+2028 and its like.
+
+    Raises:
+        DistillError: the file is missing or a line is wrong; the message contains ``path:line:``.
+    """
+    try:
+        lines = Path(path).read_bytes().removeprefix(_BOM).split(b"\n")
+    except OSError as error:
+        raise DistillError(f"{path}: no se puede leer ({error.strerror}).") from error
+    return [_parse(line, f"{path}:{number}:") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def especificaciones(peticiones: Iterable[Peticion]) -> bytes:
+    """The bytes that `leer_especificaciones` reads back as these requests."""
+    return b"".join(
+        json.dumps(
+            {"system": p.system, "user": p.user, "meta": p.meta} | ({} if p.schema is None else {"schema": p.schema}),
+            ensure_ascii=False,
+        ).encode()
+        + b"\n"
+        for p in peticiones
+    )
+
+
+def sin_repetidas(peticiones: Iterable[Peticion]) -> dict[str, Peticion]:
+    """The requests by `custom_id`, the first of each kept, in order."""
+    unique: dict[str, Peticion] = {}
+    for peticion in peticiones:
+        unique.setdefault(peticion.custom_id, peticion)
+    return unique
+
+
+def _parse(line: bytes, where: str) -> Peticion:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DistillError(f"{where} no es UTF-8. Guarda el archivo en UTF-8.") from error
+    except (ValueError, RecursionError) as error:
+        raise DistillError(f"{where} no es JSON válido ({error}). Corrige esa línea.") from error
+    if not isinstance(record, dict) or not {"system", "user"} <= record.keys() <= _KEYS:
+        raise DistillError(f'{where} se esperaba {{"system": ..., "user": ..., "meta"?, "schema"?}} y nada más.')
+    try:
+        peticion = Peticion(record["system"], record["user"], record.get("meta", {}), record.get("schema"))
+    except DistillError as error:
+        raise DistillError(f"{where} {error}. Corrige esa línea.") from error
+    if not peticion.user.strip():
+        raise DistillError(f"{where} `user` está vacío. Escribe ahí la pregunta o quita la línea.")
+    return peticion
+
+
+def _require_json(name: str, value: object) -> None:
+    """Found here, one request at a time; found when sending, the whole batch would fail without naming the culprit."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise DistillError(f"`{name}` no se puede enviar como JSON en UTF-8 ({error})") from error
+    if not isinstance(value, str) and json.loads(text) != value:
+        raise DistillError(f"`{name}` no es JSON: usa listas y claves de texto")

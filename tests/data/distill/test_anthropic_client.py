@@ -1,0 +1,235 @@
+"""The real SDK against a small server on this machine: no key, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enlace.config.schema import DistillConfig
+from enlace.data.distill import (
+    ClienteAnthropic,
+    DistillError,
+    EnvioRechazado,
+    Peticion,
+    Trabajo,
+    collect,
+    resumen_de_uso,
+    submit,
+)
+
+anthropic = pytest.importorskip("anthropic")
+Make = Callable[..., ClienteAnthropic]
+
+
+class Servidor:
+    """Accepts batches and answers them; `status` is what a submission gets, accepted or not."""
+
+    def __init__(self) -> None:
+        self.posts: list[dict[str, Any]] = []
+        self.credentials: set[str] = set()
+        self.status = 200
+        self.results = b""
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.credentials.add(self.headers.get("X-Api-Key") or self.headers["Authorization"].split()[-1])
+                server.posts.append(body)
+                error = {"type": "error", "error": {"type": "api_error", "message": "algo pasó"}}
+                self.reply(server.status, server.batch(self) if server.status == 200 else error)
+
+            def do_GET(self) -> None:
+                if self.path.endswith("/results"):
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(server.results)
+                else:
+                    self.reply(200, server.batch(self))
+
+            def reply(self, status: int, body: dict[str, Any]) -> None:
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+
+    def batch(self, handler: BaseHTTPRequestHandler) -> dict[str, Any]:
+        return {
+            "id": "msgbatch_01",
+            "type": "message_batch",
+            "processing_status": "ended",
+            "request_counts": {"processing": 0, "succeeded": 2, "errored": 1, "canceled": 0, "expired": 1},
+            "created_at": "2026-11-01T10:00:00Z",
+            "expires_at": "2026-11-02T10:00:00Z",
+            "ended_at": "2026-11-01T11:00:00Z",
+            "cancel_initiated_at": None,
+            "archived_at": None,
+            "results_url": f"{self.url}/v1/messages/batches/msgbatch_01/results",
+        }
+
+
+@pytest.fixture
+def servidor() -> Iterator[Servidor]:
+    servidor = Servidor()
+    thread = threading.Thread(target=servidor.http.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield servidor
+    servidor.http.shutdown()
+    servidor.http.server_close()
+
+
+@pytest.fixture
+def cliente(servidor: Servidor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClienteAnthropic:
+    """A client of that server, that sees nothing of this machine's real credentials."""
+    for name in [name for name in os.environ if name.startswith("ANTHROPIC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "casa"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", servidor.url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "clave-de-prueba")
+    return ClienteAnthropic(DistillConfig(max_tokens=300))
+
+
+def message(text: str, stop_reason: str = "end_turn") -> dict[str, Any]:
+    content = [{"type": "thinking", "thinking": "mmm", "signature": "x"}, {"type": "text", "text": text}]
+    usage = {"input_tokens": 7, "output_tokens": 3, "cache_read_input_tokens": None}
+    return {"type": "message", "content": content, "stop_reason": stop_reason, "usage": usage, "stop_details": None}
+
+
+def test_params() -> None:
+    params = ClienteAnthropic(DistillConfig(max_tokens=300)).construir_params(Peticion("Sé breve.", "¿Hola?"))
+    assert params == {
+        "model": "claude-opus-5",
+        "max_tokens": 300,
+        "system": [{"type": "text", "text": "Sé breve.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": "¿Hola?"}],
+    }
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    params = ClienteAnthropic().construir_params(Peticion("", "u", schema=schema))
+    assert "system" not in params
+    assert params["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
+
+
+def test_from_request_to_result(cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo) -> None:
+    peticiones = [Peticion("Sé breve.", f"pregunta {i}") for i in range(4)]
+    ids = [peticion.custom_id for peticion in peticiones]
+    assert submit(trabajo, peticiones, cliente, DistillConfig()) == ["msgbatch_01"]
+    assert [request["custom_id"] for request in servidor.posts[0]["requests"]] == ids
+    assert servidor.posts[0]["requests"][0]["params"] == cliente.construir_params(peticiones[0])
+    assert servidor.credentials == {"clave-de-prueba"}
+
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": "no cabe"}, "request_id": None}
+    lines = [
+        {"custom_id": ids[3], "result": {"type": "expired"}},
+        {"custom_id": ids[1], "result": {"type": "succeeded", "message": message("a medias", "max_tokens")}},
+        {"custom_id": ids[2], "result": {"type": "errored", "error": error}},
+        {"custom_id": ids[0], "result": {"type": "succeeded", "message": message("uno\u2028dos\x85")}},
+    ]
+    # CRLF, a blank line and no newline at the end, all seen in the wild.
+    servidor.results = b"\r\n\n".join(json.dumps(line, ensure_ascii=False).encode() for line in lines)
+    assert collect(trabajo, cliente, DistillConfig()) == {"ok": 1, "error": 3, "ya_estaban": 0}
+    assert [row["text"] for row in trabajo.leer_resultados()] == ["uno\u2028dos\x85"]
+    assert {row["custom_id"]: row["class"] for row in trabajo.leer_errores()} == {
+        ids[1]: "max_tokens",
+        ids[2]: "invalid_request_error",
+        ids[3]: "expired",
+    }
+    assert "no cabe" in trabajo.errores_path.read_text(encoding="utf-8")
+    assert resumen_de_uso(trabajo, DistillConfig())["usd_exacto"] == "0.000055"
+
+
+def test_estado(cliente: ClienteAnthropic) -> None:
+    assert cliente.estado("msgbatch_01") == {
+        "processing_status": "ended",
+        "succeeded": 2,
+        "errored": 1,
+        "processing": 0,
+        "canceled": 0,
+        "expired": 1,
+    }
+
+
+@pytest.mark.parametrize("status", [408, 409, 500, 502, 529])
+def test_a_doubtful_submission_is_posted_once(
+    status: int, cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo
+) -> None:
+    servidor.status = status
+    for _ in range(2):
+        with pytest.raises(DistillError, match="se perdió la respuesta"):
+            submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig())
+    assert len(servidor.posts) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 429])
+def test_a_refused_submission_may_be_repeated(
+    status: int, cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo
+) -> None:
+    servidor.status = status
+    with pytest.raises(EnvioRechazado, match=f"{status}.*No se ha pagado nada") as caught:
+        submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig())
+    assert "clave-de-prueba" not in str(caught.value)
+    servidor.status = 200
+    assert submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig()) == ["msgbatch_01"]
+    assert len(servidor.posts) == 2
+
+
+def test_no_connection_is_no_doubt(cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo) -> None:
+    servidor.http.shutdown()
+    servidor.http.server_close()
+    with pytest.raises(EnvioRechazado, match="No hay conexión"):
+        submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig())
+    assert trabajo.en_duda() == []
+
+
+def test_a_download_cut_in_half(cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo) -> None:
+    peticion = Peticion("s", "u")
+    submit(trabajo, [peticion], cliente, DistillConfig())
+    line = {"custom_id": peticion.custom_id, "result": {"type": "succeeded", "message": message("entera")}}
+    whole = json.dumps(line).encode()
+    servidor.results = whole[:-20]
+    with pytest.raises(DistillError, match="Repite"):
+        collect(trabajo, cliente, DistillConfig())
+    servidor.results = whole
+    assert collect(trabajo, cliente, DistillConfig())["ok"] == 1
+
+
+@pytest.mark.parametrize("key", [None, ""])
+def test_without_a_credential_it_says_what_to_do(
+    key: str | None, cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    if key is not None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", key)
+    with pytest.raises(DistillError, match=r"ANTHROPIC_API_KEY.*\.env"):
+        submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig())
+    assert trabajo.en_duda() == [] and servidor.posts == []
+    with pytest.raises(DistillError, match="ANTHROPIC_API_KEY"):
+        cliente.estado("x")
+
+
+def test_without_the_package_it_says_what_to_do() -> None:
+    program = (
+        "import sys; sys.modules['anthropic'] = None\n"
+        "from enlace.data.distill import ClienteAnthropic\n"
+        "ClienteAnthropic().crear([])"
+    )
+    environment = {"ANTHROPIC_API_KEY": "x", "PATH": ""}
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert "pip install -e '.[distill]'" in out.stderr

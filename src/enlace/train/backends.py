@@ -1,0 +1,162 @@
+"""What the hardware profile asks, against what the machine has, before the first step.
+
+Decided by compute capability, never by `torch.cuda.is_bf16_supported()`, which counts Turing's slow emulation. The
+attention kernels are those that the profile lists: cuDNN's is never among them (its backward pass gives NaN on masked
+rows in torch 2.13), and the quadratic "math" kernel is used only where the profile names it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from enlace import EnlaceError
+from enlace.config.schema import HardwareConfig, Precision
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "mem_efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+GIB = 2**30
+
+
+class HardwareError(EnlaceError):
+    """The profile does not suit this machine; the message says which one does."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What matters of the computer: the card, or the processor when there is none."""
+
+    device: str  # "cpu" or "cuda"
+    name: str
+    compute_capability: tuple[int, int] | None
+    memory_gib: float  # of the card
+    native_bfloat16: bool  # of the processor
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and in which types the model runs."""
+
+    device: torch.device
+    precision: Precision
+    kernels: tuple[SDPBackend, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the matrix products."""
+        return _DTYPES[self.precision]
+
+    @contextmanager
+    def compute(self) -> Iterator[None]:
+        """Forward passes inside use the profile's types and attention kernels."""
+        autocast = torch.autocast(self.device.type, self.dtype, enabled=self.precision != "float32")
+        with autocast, sdpa_kernel(list(self.kernels)):
+            yield
+
+
+def this_machine() -> Machine:
+    """The machine this runs on."""
+    capabilities = torch.cpu.get_capabilities()
+    native_bfloat16 = bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+    if not torch.cuda.is_available():
+        return Machine("cpu", str(capabilities.get("cpu_name", platform.machine())), None, 0.0, native_bfloat16)
+    card = torch.cuda.get_device_properties(0)
+    return Machine("cuda", card.name, (card.major, card.minor), card.total_memory / GIB, native_bfloat16)
+
+
+def prepare(name: str, profile: HardwareConfig, others: Mapping[str, HardwareConfig], machine: Machine) -> Runtime:
+    """Check the profile against the machine, set torch up for it, and try one pass in its types and kernels.
+
+    Args:
+        name: of the profile.
+        others: every profile of the project by name, to suggest one that fits.
+
+    Raises:
+        HardwareError: the machine lacks what the profile asks; nothing was allocated.
+    """
+    check(name, profile, others, machine)
+    if profile.threads:
+        torch.set_num_threads(profile.threads)
+    if profile.keep_heap:
+        keep_heap()
+    runtime = runtime_of(profile, machine)
+    _try_out(name, runtime)
+    return runtime
+
+
+def check(name: str, profile: HardwareConfig, others: Mapping[str, HardwareConfig], machine: Machine) -> None:
+    """Raise `HardwareError`, naming a profile that fits, unless `profile` suits `machine`."""
+    wrong = _mismatch(profile, machine)
+    if wrong is None:
+        return
+    fitting = suggest(others, machine)
+    way_out = f"usa el perfil «{fitting}»: make train HW={fitting}" if fitting else "escribe uno en configs/hardware/"
+    raise HardwareError(f"El perfil «{name}» no sirve en esta máquina ({machine.name}): {wrong}; {way_out}.")
+
+
+def suggest(profiles: Mapping[str, HardwareConfig], machine: Machine) -> str | None:
+    """The profile that makes most of the machine: of those that suit it, a GPU's first, then the one of most memory."""
+    suitable = [name for name, profile in profiles.items() if _mismatch(profile, machine) is None]
+    return max(suitable, key=lambda name: (profiles[name].device == "cuda", profiles[name].memory_gib), default=None)
+
+
+def runtime_of(profile: HardwareConfig, machine: Machine) -> Runtime:
+    """The runtime of a profile that was checked; 'auto' becomes bfloat16 where the processor has it."""
+    precision = profile.precision
+    if precision == "auto":
+        precision = "bfloat16" if machine.native_bfloat16 else "float32"
+    return Runtime(torch.device(profile.device), precision, tuple(_KERNELS[k] for k in profile.sdpa_backends))
+
+
+def keep_heap() -> None:
+    """Tell glibc to keep freed memory (no trim, no mmap for large blocks); does nothing with another C library.
+
+    A step frees and asks again for hundreds of megabytes; by default each round goes back to the kernel, which clears
+    every page. For one trainer process: a process that makes many models would fragment the kept heap.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # M_* of <malloc.h>
+    libc.mallopt(mmap_threshold, 2**31 - 1)
+    libc.mallopt(trim_threshold, 2**31 - 1)
+    libc.mallopt(top_pad, 64 * 2**20)
+
+
+def _mismatch(profile: HardwareConfig, machine: Machine) -> str | None:
+    """What the profile asks and the machine lacks; None when nothing."""
+    if profile.device == "cpu":
+        return None
+    if machine.device != "cuda":
+        return "pide una GPU de NVIDIA y torch no ve ninguna"
+    wanted, have = profile.compute_capability or (0, 0), machine.compute_capability or (0, 0)
+    if have < wanted:
+        return f"pide compute capability {wanted[0]}.{wanted[1]} y la tarjeta tiene {have[0]}.{have[1]}"
+    if machine.memory_gib < profile.memory_gib:
+        return f"pide {profile.memory_gib:g} GiB y la tarjeta tiene {machine.memory_gib:.1f}"
+    return None
+
+
+def _try_out(name: str, runtime: Runtime) -> None:
+    """One forward and backward of causal attention, so that a missing kernel is found now and not hours later."""
+    try:
+        q = torch.randn(1, 2, 16, 64, device=runtime.device, dtype=runtime.dtype, requires_grad=True)
+        with runtime.compute():
+            F.scaled_dot_product_attention(q, q, q, is_causal=True).float().sum().backward()
+    except RuntimeError as error:
+        kernels = ", ".join(kernel.name for kernel in runtime.kernels)
+        raise HardwareError(
+            f"El perfil «{name}» pide atención con {kernels} en {runtime.precision} y esta máquina no la tiene "
+            f"({str(error).splitlines()[0]}). Cambia sdpa_backends o precision en configs/hardware/{name}.yaml."
+        ) from error

@@ -1,0 +1,107 @@
+"""Checkpoints: whole, checked, and never the only copy.
+
+    <run>/step-00000500/state.pt        tensors and plain values only (loads with weights_only=True)
+    <run>/step-00000500/manifest.json   size and sha256 of state.pt, written last
+
+Both are written in a temporary folder, synced, and the folder renamed: a kill at any moment leaves either no
+checkpoint of that step or a whole one. Reading starts from the newest and goes back over damaged ones, naming each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from enlace import EnlaceError
+from enlace.durable import fsync_dir, write_atomic
+
+_CHUNK = 1 << 20
+
+
+def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+    """Write the checkpoint of `step` and remove all but the newest `keep`.
+
+    Raises:
+        EnlaceError: it could not be written (disk full…); the older checkpoints are still there.
+    """
+    final = run / f"step-{step:08d}"
+    temporary = run / f"{final.name}.tmp"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        with (temporary / "state.pt").open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        digest, size = _digest(temporary / "state.pt")
+        write_atomic(temporary / "manifest.json", json.dumps({"sha256": digest, "bytes": size}).encode())
+        if final.exists():  # saved again after a resume from an older one: the same bytes, or a damaged copy
+            shutil.rmtree(final)
+        temporary.rename(final)
+        fsync_dir(run)
+    except (OSError, RuntimeError, EnlaceError) as error:  # torch.save turns a full disk into RuntimeError
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise EnlaceError(
+            f"{final}: no se pudo guardar ({error}). Los puntos de guardado anteriores siguen ahí; "
+            f"libera espacio y repite el comando para continuar."
+        ) from error
+    for old in _folders(run)[keep:]:
+        shutil.rmtree(old)
+    return final
+
+
+def load_newest(run: Path, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any] | None:
+    """State of the newest whole checkpoint of `run`, or None when there is none at all.
+
+    Args:
+        device: where the tensors go.
+        warn: told, in Spanish, of each damaged checkpoint that was passed over.
+
+    Raises:
+        EnlaceError: there are checkpoints and every one is damaged.
+    """
+    folders = _folders(run)
+    for folder in folders:
+        if problem := damage(folder):
+            warn(f"{folder} está dañado ({problem}); uso el anterior.")
+            continue
+        state: dict[str, Any] = torch.load(folder / "state.pt", map_location=device, weights_only=True)
+        return state
+    if folders:
+        raise EnlaceError(f"{run}: todos los puntos de guardado están dañados. Bórralo para empezar de nuevo.")
+    return None
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, in Spanish; None when its bytes are those that were saved."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        digest, size = _digest(folder / "state.pt")
+    except (OSError, ValueError) as error:
+        return f"no se puede leer: {error}"
+    if size != manifest.get("bytes"):
+        return f"state.pt tiene {size} bytes y se guardaron {manifest.get('bytes')}"
+    if digest != manifest.get("sha256"):
+        return "state.pt no es lo que se guardó: su sha256 no coincide"
+    return None
+
+
+def _folders(run: Path) -> list[Path]:
+    """Finished checkpoint folders, newest first."""
+    return sorted((p for p in run.glob("step-*") if p.is_dir() and p.suffix != ".tmp"), reverse=True)
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    sha256, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            sha256.update(chunk)
+            size += len(chunk)
+    return sha256.hexdigest(), size

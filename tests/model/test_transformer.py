@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from enlace.config.schema import ModelConfig
+from enlace.model.transformer import KVCache, RMSNorm, Transformer, rotation_table
+
+VOCAB = 96
+
+
+def _random_model(config: ModelConfig) -> Transformer:
+    generator = torch.Generator().manual_seed(0)
+    model = Transformer(config, VOCAB).initialise(generator)
+    with torch.no_grad():  # gains too: all ones would hide a norm in the wrong place
+        for module in model.modules():
+            if isinstance(module, RMSNorm):
+                module.weight.copy_(0.5 + torch.rand(module.weight.shape, generator=generator))
+        for layer in model.layers:  # larger than the initial scale, or attention is uniform and hides its mistakes
+            for linear in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                linear.weight.mul_(20)
+    return model.eval()
+
+
+def test_logits_equal_qwen3_of_transformers(model_config: ModelConfig) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = _random_model(model_config)
+    theirs = transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(
+            vocab_size=VOCAB,
+            hidden_size=model_config.d_model,
+            intermediate_size=model_config.intermediate_size,
+            num_hidden_layers=model_config.n_layers,
+            num_attention_heads=model_config.n_heads,
+            num_key_value_heads=model_config.n_kv_heads,
+            head_dim=model_config.head_dim,
+            rms_norm_eps=model_config.rms_norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": model_config.rope_theta},
+            tie_word_embeddings=True,
+            max_position_embeddings=128,
+        )
+    ).eval()
+    theirs.model.load_state_dict(model.state_dict(), strict=True)
+    ids = torch.randint(0, VOCAB, (2, 96), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = theirs(ids).logits
+        got = model.logits(model(ids))
+    assert expected.std() > 0.05
+    assert (got - expected).abs().max() <= 1e-4
+
+
+def test_the_future_does_not_change_the_past(model_config: ModelConfig) -> None:
+    model = _random_model(model_config)
+    ids = torch.randint(0, VOCAB, (1, 20))
+    changed = ids.clone()
+    changed[0, 12:] = (changed[0, 12:] + 1) % VOCAB
+    with torch.no_grad():
+        assert torch.equal(model(ids)[:, :12], model(changed)[:, :12])
+        assert not torch.equal(model(ids)[:, 12:], model(changed)[:, 12:])
+
+
+@pytest.mark.parametrize("pieces", [[20], [1] * 20, [7, 1, 12], [1, 19]])
+def test_cache_gives_the_same_states_however_the_tokens_arrive(model_config: ModelConfig, pieces: list[int]) -> None:
+    model = _random_model(model_config)
+    ids = torch.randint(0, VOCAB, (2, 20))
+    with torch.no_grad():
+        whole = model(ids)
+        cache = KVCache(model, batch=2, max_len=20)
+        parts = [model(part, cache) for part in ids.split(pieces, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_positions_do_not_alias_in_low_precision(model_config: ModelConfig) -> None:
+    # In bfloat16, 256 and 257 are the same number; the table must not follow the weights' type.
+    model = Transformer(model_config, VOCAB).to(torch.bfloat16)
+    cos, sin = rotation_table(0, 4097, model.config, torch.device("cpu"))
+    half = torch.arange(0, model_config.head_dim, 2, dtype=torch.float64)
+    frequency = model_config.rope_theta ** -(half / model_config.head_dim)
+    angle = torch.outer(torch.arange(4097, dtype=torch.float64), frequency).repeat(1, 2)
+    assert (cos - angle.cos()).abs().max() < 5e-4
+    assert (sin - angle.sin()).abs().max() < 5e-4
+    assert not torch.equal(cos[256], cos[257])
+
+
+def test_the_embedding_is_tied_and_counted_once(model_config: ModelConfig) -> None:
+    model = Transformer(model_config, VOCAB)
+    assert sum(p.numel() for p in model.parameters()) == model_config.n_parameters(VOCAB)
+    assert not any("lm_head" in name for name in model.state_dict())
+
+
+def test_the_same_seed_gives_the_same_weights(model_config: ModelConfig) -> None:
+    first, second = (Transformer(model_config, VOCAB).initialise(torch.Generator().manual_seed(5)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))

@@ -1,0 +1,53 @@
+"""A training run in a process of its own, for tests to kill. Arguments: shards folder, run folder, precision."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from enlace.config.schema import Mixture, ModelConfig, PhaseMixture, TrainConfig
+from enlace.data.shards import open_shards
+from enlace.train.backends import Runtime
+from enlace.train.run import make_trainer, validator
+
+MODEL = ModelConfig(
+    d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, intermediate_size=48, rope_theta=1e4, rms_norm_eps=1e-6
+)
+MIXTURE = PhaseMixture(stable=Mixture(corpus=1.0, chat=0.0), decay=Mixture(corpus=0.5, chat=0.5))
+TRAIN = TrainConfig(
+    seed=3,
+    seq_len=32,
+    batch_tokens=256,
+    steps=60,
+    warmup_steps=5,
+    decay_steps=30,
+    min_lr_ratio=0.0,
+    optimizer="muon",
+    lr=0.01,
+    muon_lr=0.02,
+    beta1=0.9,
+    beta2=0.95,
+    muon_momentum=0.95,
+    weight_decay=0.1,
+    grad_clip=1.0,
+    z_loss=1e-4,
+    checkpoint_every=4,
+    keep_checkpoints=2,
+    val_every=10,
+)
+
+
+def main(shards_folder: str, run: str, precision: str) -> None:
+    torch.set_num_threads(1)
+    runtime = Runtime(torch.device("cpu"), precision, tuple(torch.nn.attention.SDPBackend.__members__.values())[1:2])
+    shards = open_shards(Path(shards_folder))
+    trainer = make_trainer(MODEL, TRAIN, MIXTURE, shards, runtime, 4, Path(run))
+    resumed = trainer.resume(warn=print)
+    print("resumed at" if resumed else "began at", trainer.step, flush=True)
+    trainer.fit(validator(shards, TRAIN, runtime.device, 4))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend
+
+from enlace.config.load import hardware_profiles
+from enlace.config.schema import HardwareConfig
+from enlace.train.backends import HardwareError, Machine, check, prepare, runtime_of, suggest
+from tests.conftest import ROOT
+
+PROFILES = hardware_profiles(ROOT)
+LAPTOP = Machine("cpu", "Ryzen", None, 0, native_bfloat16=False)
+XEON = Machine("cpu", "Xeon", None, 0, native_bfloat16=True)
+RTX2060 = Machine("cuda", "NVIDIA GeForce RTX 2060", (7, 5), 5.79, native_bfloat16=False)
+RTX5090 = Machine("cuda", "NVIDIA GeForce RTX 5090", (12, 0), 31.4, native_bfloat16=False)
+H200 = Machine("cuda", "NVIDIA H200", (9, 0), 139.8, native_bfloat16=True)
+GTX1060 = Machine("cuda", "NVIDIA GeForce GTX 1060", (6, 1), 5.9, native_bfloat16=False)
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [(LAPTOP, "cpu"), (RTX2060, "rtx2060"), (RTX5090, "rtx5090"), (H200, "h200"), (GTX1060, "cpu")],
+)
+def test_each_machine_has_the_profile_that_makes_most_of_it(machine: Machine, name: str) -> None:
+    assert suggest(PROFILES, machine) == name
+    check(name, PROFILES[name], PROFILES, machine)
+
+
+@pytest.mark.parametrize(
+    ("profile", "machine", "suggested"),
+    [
+        ("rtx5090", RTX2060, "rtx2060"),
+        ("h200", RTX5090, "rtx5090"),
+        ("rtx5090", H200, "h200"),
+        ("rtx2060", LAPTOP, "cpu"),
+        ("rtx2060", GTX1060, "cpu"),
+    ],
+)
+def test_a_profile_that_does_not_suit_is_refused_naming_the_one_that_does(
+    profile: str, machine: Machine, suggested: str
+) -> None:
+    with pytest.raises(HardwareError) as error:
+        check(profile, PROFILES[profile], PROFILES, machine)
+    message = str(error.value)
+    assert f"«{profile}»" in message and machine.name in message and f"HW={suggested}" in message
+
+
+def test_turing_trains_in_float16_with_the_memory_efficient_kernel_alone() -> None:
+    runtime = runtime_of(PROFILES["rtx2060"], RTX2060)
+    assert runtime.precision == "float16"
+    assert runtime.kernels == (SDPBackend.EFFICIENT_ATTENTION,)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_no_profile_uses_cudnn_and_no_gpu_falls_to_math(name: str) -> None:
+    runtime = runtime_of(PROFILES[name], XEON)
+    assert SDPBackend.CUDNN_ATTENTION not in runtime.kernels
+    assert name == "cpu" or SDPBackend.MATH not in runtime.kernels
+
+
+def test_auto_is_bfloat16_only_where_the_processor_has_it() -> None:
+    assert runtime_of(PROFILES["cpu"], XEON).precision == "bfloat16"
+    assert runtime_of(PROFILES["cpu"], LAPTOP).precision == "float32"
+
+
+def test_a_kernel_that_is_not_there_is_found_before_the_first_step() -> None:
+    profile = HardwareConfig.model_validate(PROFILES["cpu"].model_dump() | {"sdpa_backends": ["mem_efficient"]})
+    with pytest.raises(HardwareError, match="sdpa_backends"):
+        prepare("cpu", profile, PROFILES, LAPTOP)
+
+
+def test_prepare_sets_the_threads_of_the_profile() -> None:
+    before = torch.get_num_threads()
+    profile = HardwareConfig.model_validate(PROFILES["cpu"].model_dump() | {"threads": 1})
+    try:
+        prepare("cpu", profile, PROFILES, LAPTOP)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

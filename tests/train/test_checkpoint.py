@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enlace import EnlaceError
+from enlace.train import checkpoint
+
+CPU = torch.device("cpu")
+
+
+def _save(run: Path, step: int, keep: int = 2) -> Path:
+    return checkpoint.save(run, step, {"x": torch.full((1000,), float(step)), "step": step}, keep)
+
+
+def _newest(run: Path) -> tuple[Any, list[str]]:
+    complaints: list[str] = []
+    state = checkpoint.load_newest(run, CPU, complaints.append)
+    return (state and state["step"]), complaints
+
+
+def test_keeps_the_newest_and_loads_it(tmp_path: Path) -> None:
+    for step in (5, 10, 100):
+        _save(tmp_path, step)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000010", "step-00000100"]
+    assert _newest(tmp_path) == (100, [])
+
+
+def test_nothing_there_is_none(tmp_path: Path) -> None:
+    assert _newest(tmp_path / "no") == (None, [])
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "no manifest", "empty manifest", "no state"])
+def test_a_damaged_newest_one_is_named_and_the_one_before_used(tmp_path: Path, damage: str) -> None:
+    _save(tmp_path, 5)
+    newest = _save(tmp_path, 10)
+    state, manifest = newest / "state.pt", newest / "manifest.json"
+    data = bytearray(state.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+        state.write_bytes(data)
+    elif damage == "cut":
+        state.write_bytes(data[:-100])
+    elif damage == "no manifest":
+        manifest.unlink()
+    elif damage == "empty manifest":
+        manifest.write_bytes(b"")
+    else:
+        state.unlink()
+    step, complaints = _newest(tmp_path)
+    assert step == 5
+    assert len(complaints) == 1 and "step-00000010" in complaints[0]
+
+
+def test_all_damaged_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+    (_save(tmp_path, 5) / "state.pt").write_bytes(b"")
+    with pytest.raises(EnlaceError, match="todos los puntos de guardado"):
+        _newest(tmp_path)
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+def test_a_full_disk_at_any_sync_leaves_the_last_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    _save(tmp_path, 5)
+    real, count = os.fsync, 0
+
+    def full(descriptor: int) -> None:
+        nonlocal count
+        count += 1
+        if count == call:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    failed = False
+    try:
+        _save(tmp_path, 10)
+    except EnlaceError as error:
+        failed = True
+        assert "libera espacio" in str(error)
+    monkeypatch.undo()
+    assert failed == (call <= count)
+    step, complaints = _newest(tmp_path)
+    assert step in (5, 10) and not complaints
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_left_over_temporary_folder_does_not_count(tmp_path: Path) -> None:
+    _save(tmp_path, 5)
+    left = tmp_path / "step-00000010.tmp"
+    left.mkdir()
+    (left / "state.pt").write_bytes(b"half")
+    assert _newest(tmp_path) == (5, [])
+    _save(tmp_path, 10)
+    assert _newest(tmp_path) == (10, [])
+
+
+def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
+    (_save(tmp_path, 5) / "state.pt").write_bytes(b"damaged")
+    _save(tmp_path, 5)
+    assert _newest(tmp_path) == (5, [])
+
+
+def test_holds_nothing_that_could_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (os.getcwd, ())
+
+    checkpoint.save(tmp_path, 1, {"x": Evil()}, keep=2)
+    with pytest.raises(Exception, match=r"weights_only|Unsupported"):
+        checkpoint.load_newest(tmp_path, CPU, print)

@@ -1,0 +1,102 @@
+"""The critical test: killed at any moment, any number of times, a run ends with the bits of one never interrupted."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enlace.data.shards import Shards
+from enlace.train.checkpoint import load_newest
+
+CHILD = Path(__file__).with_name("child.py")
+STEPS = 60
+
+
+def _start(shards: Shards, run: Path, precision: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(CHILD), str(shards.folder), str(run), precision]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _lines(run: Path) -> int:
+    log = run / "log.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def _finish(shards: Shards, run: Path, precision: str) -> str:
+    process = _start(shards, run, precision)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
+
+
+def _state(run: Path) -> dict[str, Any]:
+    complaints: list[str] = []
+    state = load_newest(run, torch.device("cpu"), complaints.append)
+    assert state is not None and not complaints
+    return state
+
+
+def _assert_same(a: Any, b: Any, where: str = "state") -> None:
+    assert type(a) is type(b), where
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert list(a) == list(b), where
+        for key in a:
+            _assert_same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            _assert_same(x, y, f"{where}[{i}]")
+    else:
+        assert a == b, where
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_killed_and_resumed_is_bit_identical(small_shards: Shards, tmp_path: Path, precision: str) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    _finish(small_shards, whole, precision)
+
+    draw = random.Random(precision)
+    kills = 0
+    for _ in range(4):
+        reached = _lines(cut)
+        target = min(STEPS - 2, reached + draw.randint(3, 14))
+        process = _start(small_shards, cut, precision)
+        while _lines(cut) < target and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.02))  # anywhere in a step or in a save
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills >= 3  # a kill that came too late proves nothing
+    output = _finish(small_shards, cut, precision)
+    assert "resumed at" in output
+
+    _assert_same(_state(whole), _state(cut))
+    assert (whole / "log.jsonl").read_bytes() == (cut / "log.jsonl").read_bytes()
+    records = [json.loads(line) for line in (cut / "log.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == list(range(STEPS))
+    assert records[-1]["loss"] < records[0]["loss"] - 1
+    assert {record["phase"] for record in records} == {"stable", "decay"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_it_saves_that_very_step(small_shards: Shards, tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    process = _start(small_shards, run, "float32")
+    while _lines(run) < 6 and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Interrupted" in output  # the stage turns it into a message and an exit status
+    assert _state(run)["loader"]["next_step"] == _lines(run)

@@ -1,0 +1,199 @@
+"""The `enlace` command. Imports what a command needs inside it, so that `--help` and `config` answer at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from enlace import EnlaceError, console
+from enlace.config.load import choose_hardware, choose_preset, flatten, hardware_profiles, load_config, presets
+from enlace.config.paths import project_root
+
+if TYPE_CHECKING:
+    from enlace.agent.loop import Conversation
+
+app = typer.Typer(
+    help="ENLACE: un modelo de lenguaje propio, en español, entrenado en casa.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="La configuración: params.yaml y configs/.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+ModelFolder = Annotated[Path | None, typer.Option("--model", help="Carpeta del modelo (por defecto models/enlace).")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longitud máxima de la respuesta, en tokens.")]
+Temperature = Annotated[float, typer.Option(min=0, help="0 da siempre la palabra más probable.")]
+TopP = Annotated[float, typer.Option(min=0.01, max=1, help="Probabilidad que se reparten las palabras candidatas.")]
+Seed = Annotated[int, typer.Option(min=0, help="La misma semilla da la misma respuesta.")]
+
+
+@config_app.command("check")
+def config_check() -> None:
+    """Comprueba la configuración y dice qué se entrenaría."""
+    from enlace.config.rules import GIB, estimate_memory
+
+    config = load_config()
+    vocab_size, train = config.data.shards.vocab_size, config.train
+    console.say(
+        f"Bien: modelo {config.layers.model} ({config.model.n_parameters(vocab_size) / 1e6:.1f} M de parámetros), "
+        f"{train.steps} pasos de {train.batch_tokens} tokens ({train.steps * train.batch_tokens / 1e6:.1f} M), "
+        f"perfil {config.layers.hardware}, unos {estimate_memory(config) / GIB:.1f} GiB."
+    )
+
+
+@config_app.command("show")
+def config_show() -> None:
+    """Enseña la configuración entera, con todas las capas resueltas."""
+    for key, value in flatten(load_config()).items():
+        console.say(f"{key} = {_shown(value)}")
+
+
+@config_app.command("diff")
+def config_diff(preset: Annotated[str, typer.Argument(help="Preset con el que comparar.")] = "demo") -> None:
+    """Compara la configuración entera con la de un preset, clave por clave."""
+    root = project_root()
+    if preset not in presets(root):
+        raise EnlaceError(f"No hay preset «{preset}». Hay: {', '.join(presets(root))}.")
+    theirs = flatten(load_config(root, params=root / "configs" / "presets" / f"{preset}.yaml"))
+    ours = flatten(load_config(root))
+    different = [key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key)]
+    for key in different:
+        console.say(f"{key}: {_shown(theirs.get(key))} -> {_shown(ours.get(key))}")
+    if not different:
+        console.say(f"Igual que el preset «{preset}».")
+
+
+@config_app.command("preset")
+def config_preset(name: Annotated[str, typer.Argument(help="Nombre, por ejemplo hogar-100m.")] = "") -> None:
+    """Pone un preset en params.yaml; lo que había queda en params.anterior.yaml."""
+    root = project_root()
+    choose_preset(root, name)
+    console.say(f"params.yaml es ahora el preset «{name}»; el anterior está en params.anterior.yaml. Míralo: git diff")
+
+
+@config_app.command("hardware")
+def config_hardware(name: Annotated[str, typer.Argument(help="Nombre del perfil, por ejemplo rtx2060.")]) -> None:
+    """Comprueba que un perfil existe y sirve en esta máquina, y lo pone en params.yaml."""
+    from enlace.train.backends import check, this_machine
+
+    root = project_root()
+    config = load_config(root, hardware=name)
+    check(name, config.hardware, hardware_profiles(root), this_machine())
+    choose_hardware(root, name)
+    console.say(f"params.yaml: hardware: {name}")
+
+
+@app.command()
+def summary() -> None:
+    """Enseña las medidas y unas muestras del modelo entrenado."""
+    reports = project_root() / "reports"
+    metrics, samples = _read_report(reports / "metrics.json"), _read_report(reports / "samples.json")
+    console.say("")
+    for source, value in metrics["bits_per_byte"].items():
+        console.say(f"Bits por byte en texto reservado ({source}): {value:.3f}")
+    if grounded := metrics["grounded"]:
+        console.say(
+            f"Preguntas sobre un texto reservado ({grounded['questions']}): elige la respuesta buena de 4 en el "
+            f"{100 * grounded['choice_accuracy']:.0f} % ± {100 * grounded['choice_interval']:.0f} "
+            f"(azar {100 * grounded['choice_chance']:.0f} %), F1 {grounded['f1']:.2f} "
+            f"(azar {grounded['f1_chance']:.2f})"
+        )
+    for sample in samples["answers"]:
+        console.say(f"\n{sample['question']}\n→ {sample['answer']}")
+    for sample in samples["continuations"]:
+        console.say(f"\n{sample['prompt']}→{sample['text']}")
+    console.say("\nCurvas: reports/training.png. Ficha del modelo: models/MODEL_CARD.md. Habla con él: make chat")
+
+
+@app.command()
+def chat(
+    model: ModelFolder = None,
+    max_new_tokens: MaxNewTokens = 100,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 0.9,
+    seed: Seed = 0,
+) -> None:
+    """Habla con el modelo. /nuevo empieza otra conversación, /salir (o Ctrl-D) termina."""
+    conversation = _conversation(model, max_new_tokens, temperature, top_p, seed)
+    console.say("Escribe y pulsa Intro. /nuevo empieza otra conversación, /salir termina, Ctrl-C corta la respuesta.")
+    while (line := _read_line()) != "/salir":
+        if line == "/nuevo":
+            conversation.turns.clear()
+            console.say("Conversación nueva.")
+        elif line.strip():
+            try:
+                _print_pieces(conversation.reply(line))
+            except KeyboardInterrupt:
+                console.say(" (cortada)")
+            except EnlaceError as error:
+                console.say(str(error))
+            if conversation.dropped:
+                console.say(f"(No caben los {conversation.dropped} mensajes más viejos; el modelo ya no los ve.)")
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="La pregunta; con - se lee de la entrada estándar.")],
+    model: ModelFolder = None,
+    max_new_tokens: MaxNewTokens = 100,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+) -> None:
+    """Hace una pregunta y escribe la respuesta, para guiones."""
+    text = sys.stdin.read() if question == "-" else question
+    _print_pieces(_conversation(model, max_new_tokens, temperature, top_p, seed).reply(text))
+
+
+def _conversation(model: Path | None, max_new_tokens: int, temperature: float, top_p: float, seed: int) -> Conversation:
+    from enlace.agent.loop import Conversation
+    from enlace.export.trained import load_trained
+    from enlace.model.generate import Sampling
+
+    folder = model or project_root() / "models" / "enlace"
+    return Conversation(load_trained(folder), Sampling(max_new_tokens, temperature, top_p, seed))
+
+
+def _print_pieces(pieces: Iterator[str]) -> None:
+    for piece in pieces:
+        console.console.out(piece, end="", highlight=False)
+    console.console.out("")
+
+
+def _read_line() -> str:
+    """One line from the person; the end of the input counts as /salir, Ctrl-C as an empty line."""
+    try:
+        return input("\n> ")
+    except EOFError:
+        return "/salir"
+    except KeyboardInterrupt:
+        return ""
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise EnlaceError(f"{path}: todavía no hay medidas. Entrena y evalúa con: make repro") from None
+    except ValueError as error:
+        raise EnlaceError(f"{path}: no es JSON válido ({error}). Rehazlo con: dvc repro -f eval") from error
+    return content
+
+
+def _shown(value: object) -> str:
+    return "(nada)" if value is None else ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def main() -> None:
+    """Entry point: errors that a person can act on are messages, not tracebacks."""
+    console.run_main(app)
+
+
+if __name__ == "__main__":
+    main()

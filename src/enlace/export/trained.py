@@ -1,0 +1,32 @@
+"""A trained model ready to use: weights, tokenizer and how much it reads at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from enlace.data.tokenizer import Tokenizer
+from enlace.export.weights import load_weights
+from enlace.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `models/enlace` holds."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    context_length: int  # tokens
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end what the model says."""
+        return frozenset({self.tokenizer.im_end_id, self.tokenizer.end_of_text_id})
+
+
+def load_trained(folder: Path, device: torch.device | None = None) -> Trained:
+    """Read a trained model, onto the CPU unless told; `EnlaceError` when it is not there or damaged."""
+    model, context_length = load_weights(folder)
+    return Trained(model.to(device or torch.device("cpu")), Tokenizer.load(folder / "tokenizer.json"), context_length)

@@ -1,0 +1,67 @@
+"""Stage distill-submit: write down what to ask the teacher, and send what was never sent.
+
+Reads data/raw/*.jsonl (the corpus) and data/specs/*.jsonl (requests written by hand); writes
+data/distill/requests.jsonl (what this run wants answered) and data/distill/receipt.json (the batches that hold it).
+The ledger decides whether anything is sent, so running this stage again is free.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from enlace.config.dotenv import load_dotenv
+from enlace.config.load import load_config
+from enlace.config.paths import ledger_dir
+from enlace.console import progress, run_main, say
+from enlace.data.distill import Peticion, leer_especificaciones, submit
+from enlace.data.distill.questions import questions_from_document
+from enlace.data.distill.requests import especificaciones
+from enlace.data.distill.teachers import open_job
+from enlace.data.distill.usage import require_budget
+from enlace.data.documents import read_documents
+from enlace.durable import write_atomic
+
+OUT = Path("data/distill")
+
+
+def main() -> None:
+    """Run the stage."""
+    load_dotenv()
+    config = load_config()
+    trabajo, cliente = open_job(config.layers.teacher, config.distill, ledger_dir())
+    wanted = trabajo.guardar_peticiones(_requests(config.distill.questions_per_document))
+    unsent = trabajo.sin_enviar(wanted)
+    say(f"{len(wanted)} peticiones; {len(wanted) - len(unsent)} ya se enviaron antes y no se repiten")
+    if config.distill.teacher == "anthropic":
+        require_budget(unsent, config.distill, os.environ.get("DISTILL_BUDGET_USD", "0"))
+    sent = submit(trabajo, wanted, cliente, config.distill)
+    say(f"{len(sent)} lotes enviados al profesor «{config.layers.teacher}»")
+
+    ids = {peticion.custom_id for peticion in wanted}
+    receipt = {
+        "job": trabajo.nombre,
+        "teacher": config.distill.teacher,
+        "model": config.distill.model,
+        "requests": len(wanted),
+        "digest": hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest(),
+        "batches": [lote["id"] for lote in trabajo.leer_lotes() if not ids.isdisjoint(lote["custom_ids"])],
+    }
+    write_atomic(OUT / "requests.jsonl", especificaciones(wanted))
+    write_atomic(OUT / "receipt.json", json.dumps(receipt, ensure_ascii=False, indent=1).encode() + b"\n")
+
+
+def _requests(questions_per_document: int) -> Iterator[Peticion]:
+    for path in sorted(Path("data/specs").glob("*.jsonl")):
+        yield from leer_especificaciones(path)
+    for path in sorted(Path("data/raw").glob("*.jsonl")):
+        with progress() as bar:
+            for document in bar.track(list(read_documents(path)), description=f"preguntas sobre {path.stem}"):
+                yield from questions_from_document(document, questions_per_document)
+
+
+if __name__ == "__main__":
+    run_main(main)

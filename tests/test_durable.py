@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from enlace import EnlaceError
-from enlace.durable import locked, write_atomic
+from enlace.durable import locked, reason, write_atomic
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -27,7 +29,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(EnlaceError, match=r"b\.json.*No space"):
+    with pytest.raises(EnlaceError, match=r"b\.json.*disco lleno"):
         write_atomic(path, b"dos")
     assert path.read_bytes() == b"uno"
     assert [p.name for p in tmp_path.iterdir()] == ["b.json"]
@@ -45,3 +47,34 @@ def test_an_impossible_lock_is_refused(tmp_path: Path) -> None:
     (tmp_path / "LOCK").mkdir()
     with pytest.raises(EnlaceError, match="cerrojo"), locked(tmp_path / "LOCK", "ocupado"):
         pass
+
+
+def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with pytest.raises(EnlaceError, match=r"a/b\.json.*no se puede escribir"):
+        write_atomic(tmp_path / "a" / "b.json", b"uno")
+
+
+def test_a_full_disk_still_locks(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with locked(tmp_path / "LOCK", "ocupado"):
+            held = True
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert held
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file"), "no existe"),
+        (OSError(errno.ENOSPC, "No space"), "disco lleno"),
+        (OSError(errno.ELOOP, "Too many links"), "Too many links"),
+        (OSError("sin número"), "sin número"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_reasons_are_in_spanish(error: OSError, says: str) -> None:
+    assert reason(error) == says

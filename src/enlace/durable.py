@@ -6,13 +6,31 @@ folder synced too, since a rename is a change of the folder. Network file system
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from enlace import EnlaceError
+
+_REASONS = {
+    errno.ENOENT: "no existe",
+    errno.EACCES: "sin permiso",
+    errno.EPERM: "sin permiso",
+    errno.ENOSPC: "disco lleno",
+    errno.EISDIR: "es una carpeta",
+    errno.ENOTDIR: "no es una carpeta",
+    errno.EMFILE: "demasiados archivos abiertos",
+    errno.ENFILE: "demasiados archivos abiertos",
+    errno.EROFS: "sistema de archivos de solo lectura",
+}
+
+
+def reason(error: OSError) -> str:
+    """What went wrong, in Spanish where it is common: for messages that name the file themselves."""
+    return _REASONS.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -31,8 +49,9 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.replace(path)
         fsync_dir(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise EnlaceError(f"{path}: no se puede escribir ({error.strerror}). Lo que había antes sigue ahí.") from error
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise EnlaceError(f"{path}: no se puede escribir ({reason(error)}). Lo que había antes sigue ahí.") from error
 
 
 def fsync_dir(path: Path) -> None:
@@ -61,18 +80,19 @@ def locked(path: Path, message: str) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="ascii")
+        file = path.open("a+b", buffering=0)
     except OSError as error:
-        raise EnlaceError(f"{path}: no se puede abrir el cerrojo ({error.strerror}).") from error
+        raise EnlaceError(f"{path}: no se puede abrir el cerrojo ({reason(error)}).") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise EnlaceError(f"{message} (lo tiene el proceso {file.read().strip() or 'desconocido'})") from None
+            holder = file.read().decode("ascii", "replace").strip() or "desconocido"
+            raise EnlaceError(f"{message} (lo tiene el proceso {holder})") from None
         except OSError as error:
-            raise EnlaceError(f"{path}: no se puede tomar el cerrojo ({error.strerror}).") from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+            raise EnlaceError(f"{path}: no se puede tomar el cerrojo ({reason(error)}).") from error
+        with suppress(OSError):  # a full disk takes no number, but it locks
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
         yield

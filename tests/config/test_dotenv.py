@@ -73,3 +73,21 @@ def test_bash_reads_every_accepted_line_the_same(
     script = 'set -a; source "$1"; printf %s "${A-}"'
     out = subprocess.run(["bash", "-c", script, "-", str(path)], capture_output=True, check=True)
     assert out.stdout.decode() == got
+
+
+def test_a_temporary_experiment_reads_that_of_the_main_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, clone = tmp_path / "main", tmp_path / "clone"
+    main.mkdir()
+    clone.mkdir()
+    (main / ".env").write_text("A=principal\n", encoding="utf-8")
+    monkeypatch.chdir(clone)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    assert load_dotenv() == []
+    monkeypatch.setenv("DVC_ROOT", str(main))
+    assert load_dotenv(tmp_path / "nada") == []
+    assert load_dotenv() == ["A"]
+    monkeypatch.delenv("A")
+    (clone / ".env").write_text("B=propio\n", encoding="utf-8")
+    assert load_dotenv() == ["B"]

@@ -70,8 +70,32 @@ def test_a_new_request_alone_is_sent(project: Path) -> None:
 def test_without_its_ledger_the_receipt_is_not_believed(project: Path) -> None:
     run()
     shutil.rmtree(project / "data" / "ledger")
-    with pytest.raises(DistillError, match="distill-submit"):
+    with pytest.raises(DistillError, match=r"traer data/ledger.*distill-submit"):
         distill_collect.main()
+
+
+@pytest.mark.parametrize("content", [None, b'{"job": ', b"\xff", b"[]", b'{"job": 3}', b"{}"])
+def test_a_damaged_receipt_says_how_to_get_another(project: Path, content: bytes | None) -> None:
+    run()
+    receipt = project / "data/distill/receipt.json"
+    receipt.unlink()
+    if content is not None:
+        receipt.write_bytes(content)
+    with pytest.raises(DistillError, match=r"receipt\.json: .*dvc repro -f -s distill-submit"):
+        distill_collect.main()
+
+
+def test_a_batch_of_other_requests_may_be_lost(project: Path) -> None:
+    run()
+    (lost,) = json.loads((project / "data/distill/receipt.json").read_bytes())["batches"]
+    Path("data/specs/casa.jsonl").write_text('{"system": "s", "user": "Otra cosa."}\n', encoding="utf-8")
+    Path("data/raw/wiki.jsonl").write_bytes(b"")
+    distill_submit.main()
+    (job,) = (project / "data/ledger").iterdir()
+    shutil.rmtree(job / "raw")
+    (job / "extractivo" / f"{lost}.jsonl").unlink()
+    distill_collect.main()
+    assert len((project / "data/distill/errors.jsonl").read_bytes().splitlines()) == 1
 
 
 def test_nothing_is_bought_without_a_budget(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

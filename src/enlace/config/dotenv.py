@@ -22,6 +22,9 @@ _DOUBLE = re.compile(r'"([^"$`\\!]*)"(?:[ \t]+#.*|[ \t]*)')
 def load_dotenv(path: str | Path = ".env") -> list[str]:
     """Set the variables of the file that the environment does not have yet; no file, nothing to do.
 
+    A relative `path` that is not in the current folder is looked for in ``$DVC_ROOT``: DVC runs temporary and queued
+    experiments in a clone, which has no `.env`, but points that variable at the main checkout.
+
     A variable that exists wins, also when it is empty. An empty value in the file is not set: an empty credential
     authenticates worse than an absent one. A repeated key: the last one counts, as in bash.
 
@@ -32,6 +35,8 @@ def load_dotenv(path: str | Path = ".env") -> list[str]:
         EnlaceError: a line that is not a plain assignment; the message names file, line and variable, never the value.
     """
     path = Path(path)
+    if not os.path.lexists(path):
+        path = Path(os.environ.get("DVC_ROOT", "")) / path  # an absolute path stays as it is
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except FileNotFoundError:

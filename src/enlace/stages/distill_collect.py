@@ -16,26 +16,29 @@ from enlace.config.load import load_config
 from enlace.config.paths import ledger_dir
 from enlace.console import run_main, say
 from enlace.data.distill import DistillError, collect, leer_especificaciones, resumen_de_uso
-from enlace.data.distill.job import record_line
+from enlace.data.distill.records import record_line
 from enlace.data.distill.teachers import open_job
-from enlace.durable import write_atomic
+from enlace.durable import reason, write_atomic
 
 OUT = Path("data/distill")
+RECEIPT = OUT / "receipt.json"
+RESUBMIT = "dvc repro -f -s distill-submit"
 
 
 def main() -> None:
     """Run the stage."""
     load_dotenv()
     config = load_config()
-    trabajo, cliente = open_job(config.layers.teacher, config.distill, ledger_dir())
+    trabajo, cliente = open_job(config.distill, ledger_dir())
+    job = _job_of_receipt()
     wanted = leer_especificaciones(OUT / "requests.jsonl")
-    receipt = json.loads((OUT / "receipt.json").read_bytes())
-    if receipt["job"] != trabajo.nombre or trabajo.sin_enviar(wanted):
+    if job != trabajo.nombre or trabajo.sin_enviar(wanted):
         raise DistillError(
-            f"{trabajo.carpeta} no guarda todos los lotes de {OUT / 'receipt.json'} (¿otra máquina, o se borró?). "
-            "Envía de nuevo lo que falte con: dvc repro -f -s distill-submit"
+            f"{trabajo.carpeta} no guarda todos los lotes de {RECEIPT} (¿se enviaron desde otra máquina, o se borró?). "
+            "Lo primero es traer data/ledger de esa máquina o de una copia, y así nada se paga dos veces. Solo si no "
+            f"hay de dónde, envía de nuevo lo que falte: {RESUBMIT}"
         )
-    counts = collect(trabajo, cliente, config.distill)
+    counts = collect(trabajo, cliente, config.distill, peticiones=wanted)
     say(f"{counts['ok']} respuestas y {counts['error']} errores nuevos; {counts['ya_estaban']} ya estaban")
 
     answers = {row["custom_id"]: row["text"] for row in trabajo.leer_resultados()}
@@ -54,6 +57,18 @@ def main() -> None:
     usage = resumen_de_uso(trabajo, config.distill)
     write_atomic(OUT / "usage.json", json.dumps(usage, indent=1).encode() + b"\n")
     say(f"{len(conversations)} conversaciones; {len(errors)} sin respuesta (motivos en {OUT / 'errors.jsonl'})")
+
+
+def _job_of_receipt() -> str:
+    try:
+        receipt = json.loads(RECEIPT.read_bytes())
+    except OSError as error:
+        raise DistillError(f"{RECEIPT}: no se puede leer ({reason(error)}). Repite: {RESUBMIT}") from error
+    except ValueError as error:
+        raise DistillError(f"{RECEIPT}: está dañado, no es JSON. Repite: {RESUBMIT}") from error
+    if not isinstance(receipt, dict) or not isinstance(receipt.get("job"), str):
+        raise DistillError(f"{RECEIPT}: no dice de qué trabajo es. Repite: {RESUBMIT}")
+    return receipt["job"]
 
 
 def _write(name: str, records: Iterable[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from enlace.console import progress, run_main, say
 from enlace.data.distill import Peticion, leer_especificaciones, submit
 from enlace.data.distill.questions import questions_from_document
 from enlace.data.distill.requests import especificaciones
-from enlace.data.distill.teachers import open_job
+from enlace.data.distill.teachers import open_job, who_answers
 from enlace.data.distill.usage import require_budget
 from enlace.data.documents import read_documents
 from enlace.durable import write_atomic
@@ -32,12 +32,12 @@ def main() -> None:
     """Run the stage."""
     load_dotenv()
     config = load_config()
-    trabajo, cliente = open_job(config.layers.teacher, config.distill, ledger_dir())
+    trabajo, cliente = open_job(config.distill, ledger_dir())
     wanted = trabajo.guardar_peticiones(_requests(config.distill.questions_per_document))
     unsent = trabajo.sin_enviar(wanted)
     say(f"{len(wanted)} peticiones; {len(wanted) - len(unsent)} ya se enviaron antes y no se repiten")
     if config.distill.teacher == "anthropic":
-        require_budget(unsent, config.distill, os.environ.get("DISTILL_BUDGET_USD", "0"))
+        require_budget(trabajo, unsent, config.distill, os.environ.get("DISTILL_BUDGET_USD", "0"))
     sent = submit(trabajo, wanted, cliente, config.distill)
     say(f"{len(sent)} lotes enviados al profesor «{config.layers.teacher}»")
 
@@ -45,7 +45,7 @@ def main() -> None:
     receipt = {
         "job": trabajo.nombre,
         "teacher": config.distill.teacher,
-        "model": config.distill.model,
+        "model": who_answers(config.distill),
         "requests": len(wanted),
         "digest": hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest(),
         "batches": [lote["id"] for lote in trabajo.leer_lotes() if not ids.isdisjoint(lote["custom_ids"])],

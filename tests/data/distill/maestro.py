@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from enlace.data.distill import Peticion
+from enlace.data.distill import Peticion, Trabajo
 
 Row = dict[str, Any]
 
@@ -15,6 +15,16 @@ def good(custom_id: str, text: str) -> Row:
     """A good answer."""
     usage = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": None}
     return {"custom_id": custom_id, "type": "succeeded", "text": text, "stop_reason": "end_turn", "usage": usage}
+
+
+def answers(trabajo: Trabajo) -> dict[str, str]:
+    """The good answers on disk."""
+    return {row["custom_id"]: row["text"] for row in trabajo.leer_resultados()}
+
+
+def errors(trabajo: Trabajo) -> dict[str, str]:
+    """The classes of the errors on disk."""
+    return {row["custom_id"]: row["class"] for row in trabajo.leer_errores()}
 
 
 class Maestro:

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from servidor import Servidor
 
 from enlace.config.schema import DistillConfig
 from enlace.data.distill import (
@@ -27,62 +27,6 @@ from enlace.data.distill import (
 )
 
 anthropic = pytest.importorskip("anthropic")
-Make = Callable[..., ClienteAnthropic]
-
-
-class Servidor:
-    """Accepts batches and answers them; `status` is what a submission gets, accepted or not."""
-
-    def __init__(self) -> None:
-        self.posts: list[dict[str, Any]] = []
-        self.credentials: set[str] = set()
-        self.status = 200
-        self.results = b""
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                server.credentials.add(self.headers.get("X-Api-Key") or self.headers["Authorization"].split()[-1])
-                server.posts.append(body)
-                error = {"type": "error", "error": {"type": "api_error", "message": "algo pasó"}}
-                self.reply(server.status, server.batch(self) if server.status == 200 else error)
-
-            def do_GET(self) -> None:
-                if self.path.endswith("/results"):
-                    self.send_response(200)
-                    self.end_headers()
-                    self.wfile.write(server.results)
-                else:
-                    self.reply(200, server.batch(self))
-
-            def reply(self, status: int, body: dict[str, Any]) -> None:
-                data = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-
-    def batch(self, handler: BaseHTTPRequestHandler) -> dict[str, Any]:
-        return {
-            "id": "msgbatch_01",
-            "type": "message_batch",
-            "processing_status": "ended",
-            "request_counts": {"processing": 0, "succeeded": 2, "errored": 1, "canceled": 0, "expired": 1},
-            "created_at": "2026-11-01T10:00:00Z",
-            "expires_at": "2026-11-02T10:00:00Z",
-            "ended_at": "2026-11-01T11:00:00Z",
-            "cancel_initiated_at": None,
-            "archived_at": None,
-            "results_url": f"{self.url}/v1/messages/batches/msgbatch_01/results",
-        }
 
 
 @pytest.fixture
@@ -220,7 +164,88 @@ def test_without_a_credential_it_says_what_to_do(
     with pytest.raises(DistillError, match=r"ANTHROPIC_API_KEY.*\.env"):
         submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig())
     assert trabajo.en_duda() == [] and servidor.posts == []
-    with pytest.raises(DistillError, match="ANTHROPIC_API_KEY"):
+    with pytest.raises(DistillError, match="ANTHROPIC_API_KEY") as caught:
+        cliente.estado("x")
+    assert not isinstance(caught.value, EnvioRechazado)  # nothing was being sent
+
+
+STRANGE = [
+    {"type": "errored", "error": None},
+    {"type": "errored", "error": {"error": None}},
+    {"type": "succeeded", "message": None},
+    {"type": "succeeded", "message": message("") | {"content": None}},
+    {"type": "succeeded", "message": message("") | {"content": [{"type": "text"}]}},
+    {"type": "succeeded", "message": message("") | {"content": [{"type": "text", "text": None}]}},
+    {"type": "succeeded", "message": message("") | {"content": ["hola"]}},
+    {"type": "succeeded", "message": message("hola") | {"usage": {"input_tokens": "siete"}}},
+    {},
+    None,
+    "succeeded",
+]
+
+
+@pytest.mark.parametrize("result", STRANGE)
+def test_a_strange_line_spoils_no_other(
+    result: Any, cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo
+) -> None:
+    odd, fine = peticiones = [Peticion("s", "uno"), Peticion("s", "dos")]
+    submit(trabajo, peticiones, cliente, DistillConfig())
+    lines: list[Any] = [
+        {"custom_id": odd.custom_id, "result": result},
+        {"custom_id": [fine.custom_id], "result": {"type": "expired"}},
+        [1],
+        {"custom_id": fine.custom_id, "result": {"type": "succeeded", "message": message("bien")}},
+    ]
+    servidor.results = b"\n".join(json.dumps(line).encode() for line in lines)
+    assert collect(trabajo, cliente, DistillConfig()) == {"ok": 1, "error": 1, "ya_estaban": 0}
+    assert [(row["custom_id"], row["class"]) for row in trabajo.leer_errores()] == [(odd.custom_id, "malformed")]
+
+
+def test_what_a_strange_answer_cost_counts(cliente: ClienteAnthropic, servidor: Servidor, trabajo: Trabajo) -> None:
+    peticion = Peticion("s", "u")
+    submit(trabajo, [peticion], cliente, DistillConfig())
+    strange = {"type": "succeeded", "message": message("") | {"content": None}}
+    servidor.results = json.dumps({"custom_id": peticion.custom_id, "result": strange}).encode()
+    collect(trabajo, cliente, DistillConfig())
+    assert resumen_de_uso(trabajo, DistillConfig())["usd_descartado"] == "0.000055"
+
+
+def test_the_sdk_never_retries(cliente: ClienteAnthropic, servidor: Servidor) -> None:
+    servidor.get_status = 500
+    for ask in (cliente.estado, lambda id: list(cliente.resultados(id))):
+        servidor.gets = 0
+        with pytest.raises(anthropic.InternalServerError):
+            ask("x")
+        assert servidor.gets == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_is_not_accepted_is_not_waited_for(
+    status: int, cliente: ClienteAnthropic, servidor: Servidor
+) -> None:
+    servidor.get_status = status
+    for ask in (cliente.estado, lambda id: list(cliente.resultados(id))):
+        with pytest.raises(DistillError, match="clave de Anthropic"):
+            ask("x")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ANTHROPIC_API_KEY", "clave\n"),
+        ("ANTHROPIC_BASE_URL", "ftp://127.0.0.1"),
+        ("ANTHROPIC_BASE_URL", "127.0.0.1:80"),
+        ("ANTHROPIC_BASE_URL", "http://casa:puerto"),
+    ],
+)
+def test_what_never_left_is_no_doubt(
+    variable: str, value: str, cliente: ClienteAnthropic, trabajo: Trabajo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(EnvioRechazado, match=variable):
+        submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig())
+    assert trabajo.en_duda() == []
+    with pytest.raises(DistillError, match=variable):
         cliente.estado("x")
 
 

@@ -93,6 +93,8 @@ SOUL = "El soul es un género musical que nació hacia 1950. Es alegre."
         (SOUL, "¿Qué año menciona el texto?", "1950"),
         (SOUL + " Volvió en 1990.", "¿Qué año menciona el texto?", None),
         ("Mide 1950 metros de alto.", "¿Qué año menciona el texto?", None),
+        (" \n ", "¿Qué otro nombre tiene Gambia?", None),
+        (", El fue la", "¿De qué habla el texto?", None),  # an answer without words is none
     ],
 )
 def test_encyclopedic_answers(passage: str, question: str, expected: str | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from enlace.data.distill import DistillError, Peticion, Trabajo
-from enlace.data.distill.job import append_records, read_records
+from enlace.data.distill.records import append_records, read_records
 
 
 def test_manifest_round_trip_drops_duplicates_and_forgets_nothing(trabajo: Trabajo, peticiones: list[Peticion]) -> None:
@@ -81,3 +81,29 @@ def test_a_bad_receipt_is_named(trabajo: Trabajo) -> None:
     trabajo.recibo_path(numero).write_text("{}", encoding="utf-8")
     with pytest.raises(DistillError, match=r"000001\.receipt\.json"):
         trabajo.leer_lotes()
+
+
+def test_a_receipt_without_its_intent_is_not_ignored(trabajo: Trabajo) -> None:
+    numero = trabajo.escribir_intento(["a"], idempotente=False)
+    trabajo.escribir_recibo(numero, "lote_1")
+    trabajo.intento_path(numero).unlink()
+    for read in (trabajo.leer_lotes, trabajo.en_duda):
+        with pytest.raises(DistillError, match=r"000001\.intent\.json.*000001\.receipt\.json"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"custom_ids": ["a"]}', '{"custom_ids": [1], "idempotente": true}']
+)
+def test_a_damaged_intent_is_named(trabajo: Trabajo, content: str) -> None:
+    numero = trabajo.escribir_intento(["a"], idempotente=False)
+    trabajo.intento_path(numero).write_text(content, encoding="utf-8")
+    with pytest.raises(DistillError, match=r"000001\.intent\.json"):
+        trabajo.en_duda()
+
+
+def test_nobody_is_waited_for_when_the_lock_is_not_held(trabajo: Trabajo) -> None:
+    (trabajo.carpeta / "LOCK").mkdir(parents=True)
+    with pytest.raises(DistillError, match="es una carpeta") as caught:
+        trabajo.guardar_peticiones([])
+    assert "Espera" not in str(caught.value)

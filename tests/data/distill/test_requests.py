@@ -65,6 +65,8 @@ def test_a_request_is_a_value() -> None:
         ("s", "u", {"x": object()}),
         ("s", "u", {}, {"minimum": float("inf")}),
         ("s", None),
+        ("s", ""),
+        ("s", " \n"),
         ("s", "u", []),
     ],
 )

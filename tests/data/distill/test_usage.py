@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 
 import pytest
 from hypothesis import given
@@ -68,16 +68,40 @@ def test_the_bound_is_above_any_bill(system: str, user: str, max_tokens: int) ->
         assert _cost(bill | {kind: prompt, "output_tokens": max_tokens}, config) <= coste_maximo([peticion], config)
 
 
-@pytest.mark.parametrize("allowed", ["mucho", "nan", ""])
-def test_a_budget_is_a_number(allowed: str, config: DistillConfig) -> None:
-    with pytest.raises(DistillError, match="DISTILL_BUDGET_USD"):
-        require_budget([Peticion("s", "u")], config, allowed)
+@pytest.mark.parametrize("allowed", ["mucho", "nan", "snan", "inf"])
+def test_a_budget_is_a_number(allowed: str, trabajo: Trabajo, config: DistillConfig) -> None:
+    with pytest.raises(DistillError, match="una cantidad en dólares"):
+        require_budget(trabajo, [Peticion("s", "u")], config, allowed)
+    require_budget(trabajo, [], config, allowed)  # nothing to send
 
 
-def test_the_budget_asked_for_is_enough(peticiones: list[Peticion], config: DistillConfig) -> None:
-    with pytest.raises(DistillError, match="7 peticiones") as caught:
-        require_budget(peticiones, config, "0")
+def asked_for(trabajo: Trabajo, peticiones: list[Peticion], config: DistillConfig, allowed: str) -> str:
+    with pytest.raises(DistillError, match=f"{len(peticiones)} peticiones") as caught:
+        require_budget(trabajo, peticiones, config, allowed)
     asked = re.search(r"DISTILL_BUDGET_USD=(\d+\.\d\d) ", str(caught.value))
     assert asked
-    require_budget(peticiones, config, asked[1])
-    require_budget([], config, "0")
+    return asked[1]
+
+
+@pytest.mark.parametrize("allowed", ["0", "", " ", "-3"])
+def test_the_budget_asked_for_is_enough(
+    allowed: str, trabajo: Trabajo, peticiones: list[Peticion], config: DistillConfig
+) -> None:
+    require_budget(trabajo, peticiones, config, asked_for(trabajo, peticiones, config, allowed))
+
+
+def test_the_budget_is_for_the_whole_job(
+    trabajo: Trabajo, peticiones: list[Peticion], maestro: Maestro, config: DistillConfig
+) -> None:
+    one = {"input_tokens": 100_000, "output_tokens": 0}  # half a dollar, at the list price of 5 and half of it: 0.25
+    maestro.alterar = lambda rows: [row | {"usage": one, "text": ""} if i else row for i, row in enumerate(rows)]
+    submit(trabajo, peticiones[:3], maestro, config)
+    new = coste_maximo(peticiones[3:], config)
+    in_flight = Decimal(asked_for(trabajo, peticiones[3:], config, "0"))
+    assert in_flight >= new + coste_maximo(peticiones[:3], config)
+    collect(trabajo, maestro, config)
+    spent = Decimal("0.500000") + Decimal("0.0000875")  # two that were no good, and a good one
+    assert Decimal(asked_for(trabajo, peticiones[3:], config, str(new))) == (spent + new).quantize(
+        Decimal("0.01"), ROUND_UP
+    )
+    require_budget(trabajo, peticiones[3:], config, str(spent + new))

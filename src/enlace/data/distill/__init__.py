@@ -1,11 +1,12 @@
 """Distillation: ask a teacher many things in batches, paying for each answer once and losing none."""
 
 from enlace.data.distill.anthropic_client import ClienteAnthropic
+from enlace.data.distill.collecting import collect, status
 from enlace.data.distill.errors import DistillError, EnvioRechazado
 from enlace.data.distill.extractive import ClienteExtractivo
-from enlace.data.distill.harness import collect, status, submit
 from enlace.data.distill.job import Trabajo
 from enlace.data.distill.requests import Peticion, leer_especificaciones
+from enlace.data.distill.sending import submit
 from enlace.data.distill.usage import resumen_de_uso
 
 __all__ = [

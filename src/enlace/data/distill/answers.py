@@ -92,7 +92,7 @@ def answer(passage: str, question: str) -> str | None:
     for form, rule in _RULES:
         match = form.fullmatch(question.strip())
         if match:
-            return rule(passage, match)
+            return (passage.strip() and rule(passage, match)) or None
     return None
 
 

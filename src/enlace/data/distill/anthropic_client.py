@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from enlace.data.distill.errors import DistillError, EnvioRechazado
@@ -21,7 +22,21 @@ if TYPE_CHECKING:
 # After these the server did not take the batch. After any other failure (408, 409, 5xx, a timeout, a line cut once
 # connected) it may have.
 _REFUSED = {400, 401, 402, 403, 404, 413, 422, 429}
-_NEVER_CONNECTED = {"ConnectError", "ConnectTimeout"}
+_NO_CONNECTION = "No hay conexión con Anthropic; no se envió nada. Repite cuando la haya."
+_UNSENDABLE = (
+    "No se puede hablar con Anthropic: la clave o la dirección no valen, así que no se envió nada. Revisa en .env "
+    "ANTHROPIC_API_KEY (sin espacios ni saltos de línea) y ANTHROPIC_BASE_URL, si la pones (https://...)."
+)
+_NEVER_SENT = {
+    "ConnectError": _NO_CONNECTION,
+    "ConnectTimeout": _NO_CONNECTION,
+    "LocalProtocolError": _UNSENDABLE,
+    "UnsupportedProtocol": _UNSENDABLE,
+}
+_DENIED = {
+    401: "La clave de Anthropic no vale: revisa ANTHROPIC_API_KEY en .env.",
+    403: "La clave de Anthropic no tiene permiso para esto.",
+}
 
 
 class ClienteAnthropic:
@@ -48,12 +63,15 @@ class ClienteAnthropic:
         return params
 
     def crear(self, pedidos: list[dict[str, Any]]) -> str:
-        """Send a batch, once: the SDK would retry a lost answer and pay for the same batch up to three times.
+        """Send a batch, once.
 
         Raises:
             EnvioRechazado: it was certainly not taken. Any other exception leaves that in doubt.
         """
-        client = self._sdk().with_options(max_retries=0)
+        try:
+            client = self._sdk()
+        except DistillError as error:
+            raise EnvioRechazado(str(error)) from error
         import anthropic
 
         try:
@@ -63,15 +81,14 @@ class ClienteAnthropic:
                 raise EnvioRechazado(_refusal(error)) from error
             raise
         except anthropic.APIConnectionError as error:
-            if type(error.__cause__).__name__ in _NEVER_CONNECTED:
-                raise EnvioRechazado(
-                    "No hay conexión con Anthropic; no se envió nada. Repite cuando la haya."
-                ) from error
+            if why := _NEVER_SENT.get(type(error.__cause__).__name__):
+                raise EnvioRechazado(why) from error
             raise
 
     def estado(self, batch_id: str) -> dict[str, Any]:
         """The state of a batch. The counts other than `processing` stay at zero until the whole batch ends."""
-        batch = self._sdk().messages.batches.retrieve(batch_id)
+        with self._asking() as client:
+            batch = client.messages.batches.retrieve(batch_id)
         counts = batch.request_counts
         return {
             "processing_status": batch.processing_status,
@@ -87,41 +104,61 @@ class ClienteAnthropic:
 
         Read as bytes and cut at 0x0A: the SDK's own reader also cuts at other line separators, inside an answer.
         """
-        with self._sdk().messages.batches.with_streaming_response.results(batch_id) as response:
-            for line in _lines(response.iter_bytes()):
+        with self._asking() as client, client.messages.batches.with_streaming_response.results(batch_id) as response:
+            for text in _lines(response.iter_bytes()):
                 try:
-                    yield _row(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    line = json.loads(text)
+                except ValueError as error:
                     raise DistillError(
                         f"{batch_id}: resultados ilegibles, quizá una descarga cortada. Repite: siguen en el servidor."
                     ) from error
+                yield _row(line)
 
     def cancelar(self, batch_id: str) -> None:
         """Ask for the batch to be stopped; what already ran is paid for and answered."""
-        self._sdk().messages.batches.cancel(batch_id)
+        with self._asking() as client:
+            client.messages.batches.cancel(batch_id)
+
+    @contextmanager
+    def _asking(self) -> Iterator[anthropic.Anthropic]:
+        """The client; a failure that would only come again is raised as DistillError."""
+        client = self._sdk()
+        import anthropic
+
+        try:
+            yield client
+        except anthropic.APIStatusError as error:
+            if why := _DENIED.get(error.status_code):
+                raise DistillError(why) from error
+            raise
+        except anthropic.APIConnectionError as error:
+            if _NEVER_SENT.get(type(error.__cause__).__name__) == _UNSENDABLE:
+                raise DistillError(_UNSENDABLE) from error
+            raise
 
     def _sdk(self) -> anthropic.Anthropic:
-        """The SDK's client, made once."""
+        """The SDK's client, made once. It never retries: a lost submission would be paid for up to three times, and
+        it waits as long as a server asks (days), where `collect` asks again within its own limit."""
         if self._client is None:
             if not (os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN")):
-                raise EnvioRechazado(
+                raise DistillError(
                     "Falta la clave de Anthropic. Pon ANTHROPIC_API_KEY=... en el archivo .env del proyecto "
                     "(hay un ejemplo en .env.example), o elige otro profesor en params.yaml (teacher: extractive)."
                 )
             try:
                 import anthropic
             except ImportError as error:
-                raise EnvioRechazado(
-                    "Falta el paquete «anthropic». Instálalo con: pip install -e '.[distill]'"
-                ) from error
-            self._client = anthropic.Anthropic()
+                raise DistillError("Falta el paquete «anthropic»: pip install -e '.[distill]'") from error
+            try:
+                self._client = anthropic.Anthropic(max_retries=0)
+            except Exception as error:  # an address that is none
+                raise DistillError(_UNSENDABLE) from error
         return self._client
 
 
 def _refusal(error: anthropic.APIStatusError) -> str:
     what = {
-        401: "La clave de Anthropic no vale: revisa ANTHROPIC_API_KEY en .env.",
-        403: "La clave de Anthropic no tiene permiso para esto.",
+        **_DENIED,
         413: "El lote es demasiado grande: baja requests_per_batch en configs/distill/.",
         429: "Hay demasiados envíos en poco tiempo: espera y repite.",
     }.get(error.status_code, "Corrige lo que dice y repite.")
@@ -138,9 +175,28 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _row(line: dict[str, Any]) -> dict[str, Any]:
-    """One line of the API in the shape of the protocol, plus what may explain a failure."""
+def _row(line: Any) -> dict[str, Any]:
+    """One line of the API in the shape of the protocol; one of another shape is kept whole, as "malformed"."""
+    try:
+        return _protocol_row(line)
+    except (KeyError, TypeError, AttributeError):
+        custom_id = _inside(line, "custom_id")
+        row = {"custom_id": custom_id if isinstance(custom_id, str) else None, "type": "malformed", "line": line}
+        return row | {"usage": _inside(line, "result", "message", "usage")}
+
+
+def _inside(value: Any, *keys: str) -> Any:
+    """What lies under nested keys; None where they end before."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _protocol_row(line: dict[str, Any]) -> dict[str, Any]:
+    """What the protocol asks for, plus what may explain a failure."""
     custom_id, result = line["custom_id"], line["result"]
+    if not isinstance(custom_id, str):
+        raise TypeError("custom_id")
     if result["type"] == "succeeded":
         message = result["message"]
         # Not content[0]: thinking may come first.

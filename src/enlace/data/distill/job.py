@@ -4,7 +4,7 @@
     manifest.jsonl                 the requests, in order
     batches/000001.intent.json     written before a batch is sent: its custom_ids
     batches/000001.receipt.json    written as soon as it is accepted: its id
-    raw/<batch id>.jsonl           the teacher's answers as they came
+    raw/<batch id>.jsonl           what the client gave for each answer (the protocol of `client`), whole and unjudged
     results.jsonl, errors.jsonl    those answers, judged
 
 The manifest, the batches and `raw` are the truth; results and errors can be rebuilt from them at no cost. An intent
@@ -14,20 +14,17 @@ without a receipt is a batch that may or may not exist (and cost money): nothing
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from enlace import EnlaceError
 from enlace.data.distill.errors import DistillError
+from enlace.data.distill.records import Record, read_records, writing
 from enlace.data.distill.requests import Peticion, especificaciones, leer_especificaciones, sin_repetidas
-from enlace.durable import fsync_dir, locked, write_atomic
-
-Record = dict[str, Any]
+from enlace.durable import fsync_dir, locked, reason, write_atomic
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,8 @@ class Trabajo:
 
     @property
     def errores_path(self) -> Path:
-        """Requests without a good answer, one a line: custom_id, batch_id, class, reason and, if paid, usage."""
+        """Requests without a good answer, one a line: custom_id, batch_id, class, reason; if paid, usage; if refused,
+        category."""
         return self.carpeta / "errors.jsonl"
 
     def crudo_path(self, batch_id: str) -> Path:
@@ -64,11 +62,12 @@ class Trabajo:
     @contextmanager
     def bloqueo(self) -> Iterator[None]:
         """Be the only writer; raises DistillError when somebody else is."""
+        busy = f"{self.carpeta}: otro proceso está en este trabajo. Espera a que acabe y repite"
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.carpeta / "LOCK", f"{self.carpeta}: otro proceso está en este trabajo"))
+                stack.enter_context(locked(self.carpeta / "LOCK", busy))
             except EnlaceError as error:
-                raise DistillError(f"{error}. Espera a que acabe y repite.") from None
+                raise DistillError(str(error)) from None
             yield
 
     # What is asked
@@ -93,10 +92,15 @@ class Trabajo:
             raise DistillError(f"{self.manifiesto_path}: falta el manifiesto. Guarda primero las peticiones.")
         return leer_especificaciones(self.manifiesto_path)
 
+    def leer_esquemas(self) -> dict[str, Record]:
+        """The schemas that answers have to follow, by `custom_id`; none without a manifest."""
+        peticiones = self.leer_peticiones() if self.manifiesto_path.exists() else []
+        return {peticion.custom_id: peticion.schema for peticion in peticiones if peticion.schema is not None}
+
     def sin_enviar(self, peticiones: Iterable[Peticion]) -> list[Peticion]:
         """Those that were never sent: no answer, no error, in no batch. Repetitions dropped."""
         enviadas = {id for lote in self.leer_lotes() for id in lote["custom_ids"]}
-        enviadas |= {row["custom_id"] for row in self.leer_resultados()}
+        enviadas |= {row["custom_id"] for rows in (self.leer_resultados(), self.leer_errores()) for row in rows}
         return [peticion for id, peticion in sin_repetidas(peticiones).items() if id not in enviadas]
 
     # What is sent
@@ -115,8 +119,9 @@ class Trabajo:
 
     def borrar_intento(self, numero: int) -> None:
         """Forget an intent that certainly was not accepted."""
-        self.intento_path(numero).unlink()
-        fsync_dir(self._lotes)
+        with writing(self.intento_path(numero)):
+            self.intento_path(numero).unlink()
+            fsync_dir(self._lotes)
 
     def intento_path(self, numero: int) -> Path:
         """The intent of batch number `numero`."""
@@ -164,73 +169,23 @@ class Trabajo:
         return self.carpeta / "batches"
 
     def _intentos(self) -> Iterator[tuple[int, Record]]:
-        for path in sorted(self._lotes.glob("[0-9]*.intent.json")):
+        receipts, intents = (
+            {int(path.name.split(".")[0]) for path in self._lotes.glob(f"[0-9]*.{kind}.json")}
+            for kind in ("receipt", "intent")  # in the order that a writer beside us cannot make look wrong
+        )
+        for numero in sorted(receipts - intents):
+            raise DistillError(
+                f"{self.intento_path(numero)}: falta, y {self.recibo_path(numero)} dice que ese lote se envió. "
+                "Recupéralo de una copia: sin saber qué peticiones lleva se pagarían otra vez."
+            )
+        for numero in sorted(intents):
+            path = self.intento_path(numero)
             intento = _read_json(path)
-            if not isinstance(intento.get("custom_ids"), list):
-                raise DistillError(f"{path}: archivo dañado, faltan los custom_ids. Recupéralo de una copia.")
-            yield int(path.name.split(".")[0]), intento
-
-
-def read_records(path: Path) -> Iterator[Record]:
-    """The JSON objects of an append-only file; none when it does not exist.
-
-    A last line without its end is an append that a power cut tore: it was never committed and is ignored. Any other
-    bad line is damage, and raises DistillError with ``path:line:``.
-    """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise DistillError(
-                    f"{path}:{number}: línea dañada ({error}). Recupera el archivo de una copia."
-                ) from error
-            if not isinstance(record, dict):
-                raise DistillError(f"{path}:{number}: se esperaba un objeto JSON. Recupera el archivo de una copia.")
-            yield record
-
-
-def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Add lines durably. A torn last line is moved aside to `<path>.torn` first, so that nothing is glued to it."""
-    data = b"".join(record_line(record) for record in records)
-    if not data:
-        return
-    try:
-        with path.open("a+b") as file:
-            torn = _torn_tail(file.fileno())
-            if torn:
-                with path.with_name(path.name + ".torn").open("ab") as aside:
-                    aside.write(torn + b"\n")
-                file.truncate(file.seek(0, os.SEEK_END) - len(torn))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fsync_dir(path.parent)
-    except OSError as error:
-        raise DistillError(f"{path}: no se puede escribir ({error.strerror}). Nada se ha perdido: repite.") from error
-
-
-def record_line(record: Record) -> bytes:
-    """One line of JSON; a lone half of a surrogate pair, which UTF-8 cannot hold, is written as its escape."""
-    try:
-        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(record).encode() + b"\n"
-
-
-def _torn_tail(descriptor: int) -> bytes:
-    """What follows the last newline of an open file."""
-    end = os.fstat(descriptor).st_size
-    tail = b""
-    while end > 0 and b"\n" not in tail:
-        start = max(0, end - 65536)
-        tail = os.pread(descriptor, end - start, start) + tail
-        end = start
-    return tail[tail.rfind(b"\n") + 1 :]
+            ids = intento.get("custom_ids")
+            whole = isinstance(ids, list) and all(isinstance(id, str) for id in ids)
+            if not whole or not isinstance(intento.get("idempotente"), bool):
+                raise DistillError(f"{path}: archivo dañado, faltan datos del lote. Recupéralo de una copia.")
+            yield numero, intento
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -247,8 +202,10 @@ def _json(record: Record) -> bytes:
 def _read_json(path: Path) -> Record:
     try:
         record = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DistillError(f"{path}: no se puede leer ({error}). Recupéralo de una copia.") from error
+    except OSError as error:
+        raise DistillError(f"{path}: no se puede leer ({reason(error)}).") from error
+    except ValueError as error:
+        raise DistillError(f"{path}: no es JSON; está dañado o mal escrito. Recupéralo de una copia.") from error
     if not isinstance(record, dict):
-        raise DistillError(f"{path}: se esperaba un objeto JSON.")
+        raise DistillError(f"{path}: se esperaba un objeto JSON {{...}}. Recupéralo de una copia.")
     return record

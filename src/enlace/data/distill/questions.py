@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from enlace.data.clean import clean_document
+from enlace.data.clean import normalise
 from enlace.data.dedup import document_hash
 from enlace.data.distill.answers import answer
 from enlace.data.distill.lead import Lead, leads
@@ -30,7 +30,7 @@ def questions_from_document(document: Document, count: int) -> list[Peticion]:
     Only questions that the passage can answer are asked, so that a paid teacher is not paid for "no lo dice".
     Which of the possible kinds are asked varies from document to document.
     """
-    passage = passage_of(clean_document(document.text))
+    passage = passage_of(normalise(document.text))
     lead = next(iter(leads(passage)), None) if passage else None
     if passage is None or lead is None or "[" in lead.subject:
         return []

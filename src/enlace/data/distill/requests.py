@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from enlace import EnlaceError
 from enlace.data.distill.errors import DistillError
+from enlace.data.jsonl import json_lines
 
 # Part of every identity. Raise it only if the same request has to be bought again.
 _IDENTITY_VERSION = 1
 _KEYS = {"system", "user", "meta", "schema"}
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Peticion:
         schema: JSON schema that the answer has to follow, if any.
 
     Raises:
-        DistillError: something in it cannot be written as JSON and read back the same.
+        DistillError: nothing is asked, or something in it cannot be written as JSON and read back the same.
     """
 
     system: str
@@ -39,6 +40,8 @@ class Peticion:
     def __post_init__(self) -> None:
         if not isinstance(self.system, str) or not isinstance(self.user, str):
             raise DistillError("una petición lleva `system` y `user`, y los dos son textos")
+        if not self.user.strip():
+            raise DistillError("`user` está vacío: escribe ahí la pregunta")
         if not isinstance(self.meta, dict) or not isinstance(self.schema, dict | None):
             raise DistillError("en una petición `meta` y `schema` son objetos JSON {...} (o no están)")
         for name in ("system", "user", "meta", "schema"):
@@ -65,10 +68,11 @@ def leer_especificaciones(path: Path) -> list[Peticion]:
         DistillError: the file is missing or a line is wrong; the message contains ``path:line:``.
     """
     try:
-        lines = Path(path).read_bytes().removeprefix(_BOM).split(b"\n")
-    except OSError as error:
-        raise DistillError(f"{path}: no se puede leer ({error.strerror}).") from error
-    return [_parse(line, f"{path}:{number}:") for number, line in enumerate(lines, start=1) if line.strip()]
+        return [_peticion(record, where) for where, record in json_lines(Path(path))]
+    except DistillError:
+        raise
+    except EnlaceError as error:
+        raise DistillError(str(error)) from error
 
 
 def especificaciones(peticiones: Iterable[Peticion]) -> bytes:
@@ -91,22 +95,13 @@ def sin_repetidas(peticiones: Iterable[Peticion]) -> dict[str, Peticion]:
     return unique
 
 
-def _parse(line: bytes, where: str) -> Peticion:
+def _peticion(record: dict[str, Any], where: str) -> Peticion:
+    if not {"system", "user"} <= record.keys() <= _KEYS:
+        raise DistillError(f'{where}: se esperaba {{"system": ..., "user": ..., "meta"?, "schema"?}} y nada más.')
     try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DistillError(f"{where} no es UTF-8. Guarda el archivo en UTF-8.") from error
-    except (ValueError, RecursionError) as error:
-        raise DistillError(f"{where} no es JSON válido ({error}). Corrige esa línea.") from error
-    if not isinstance(record, dict) or not {"system", "user"} <= record.keys() <= _KEYS:
-        raise DistillError(f'{where} se esperaba {{"system": ..., "user": ..., "meta"?, "schema"?}} y nada más.')
-    try:
-        peticion = Peticion(record["system"], record["user"], record.get("meta", {}), record.get("schema"))
+        return Peticion(record["system"], record["user"], record.get("meta", {}), record.get("schema"))
     except DistillError as error:
-        raise DistillError(f"{where} {error}. Corrige esa línea.") from error
-    if not peticion.user.strip():
-        raise DistillError(f"{where} `user` está vacío. Escribe ahí la pregunta o quita la línea.")
-    return peticion
+        raise DistillError(f"{where}: {error}. Corrige esa línea o quítala.") from error
 
 
 def _require_json(name: str, value: object) -> None:

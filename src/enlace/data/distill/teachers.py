@@ -1,9 +1,10 @@
-"""From the name of a teacher to its job in the ledger and the client that talks to it."""
+"""From the configuration of a teacher to its job in the ledger and the client that talks to it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from enlace.data.distill.anthropic_client import ClienteAnthropic
 from enlace.data.distill.client import Cliente
@@ -14,13 +15,19 @@ if TYPE_CHECKING:
     from enlace.config.schema import DistillConfig
 
 
-def open_job(name: str, config: DistillConfig, ledger: Path) -> tuple[Trabajo, Cliente]:
-    """The job of the teacher `name` (a file of configs/distill) under `ledger`, and its client.
+def who_answers(config: DistillConfig) -> str:
+    """The model, or the version of the rules where there is none."""
+    return ClienteExtractivo.version if config.teacher == "extractive" else config.model
 
-    Answers of rules are cheap and change with the rules, so each version of them has a job of its own; answers that
-    were paid for are all kept in one.
+
+def open_job(config: DistillConfig, ledger: Path) -> tuple[Trabajo, Cliente]:
+    """The job under `ledger` of who answers, and the client that talks to it.
+
+    Another model, or other rules, is another job: its answers are others. Nothing else starts a job, so neither how
+    the configuration's file is called nor `max_tokens` makes anything be bought again; an answer that was cut because
+    `max_tokens` was small stays an error of this job.
     """
+    trabajo = Trabajo(f"{config.teacher}-{quote(who_answers(config), safe='')}", ledger)
     if config.teacher == "extractive":
-        trabajo = Trabajo(f"{name}-{ClienteExtractivo.version}", ledger)
         return trabajo, ClienteExtractivo(trabajo.carpeta / "extractivo")
-    return Trabajo(name, ledger), ClienteAnthropic(config)
+    return trabajo, ClienteAnthropic(config)

@@ -1,46 +1,20 @@
-"""Sending and collecting: each request paid for once, each answer paired and kept, whatever happens in between."""
+"""Collecting: each answer paired and kept, whatever happens in between."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from maestro import Maestro, Row, good
+from maestro import Maestro, Row, answers, errors, good
 
 from enlace.config.schema import DistillConfig
-from enlace.data.distill import DistillError, EnvioRechazado, Peticion, Trabajo, collect, status, submit
-
-
-def answers(trabajo: Trabajo) -> dict[str, str]:
-    return {row["custom_id"]: row["text"] for row in trabajo.leer_resultados()}
-
-
-def errors(trabajo: Trabajo) -> dict[str, str]:
-    return {row["custom_id"]: row["class"] for row in trabajo.leer_errores()}
+from enlace.data.distill import DistillError, Peticion, Trabajo, collect, status, submit
 
 
 def files(trabajo: Trabajo) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in trabajo.carpeta.rglob("*") if p.is_file() and p.name != "LOCK"}
-
-
-def test_all_is_sent_once_in_batches(
-    trabajo: Trabajo, peticiones: list[Peticion], maestro: Maestro, config: DistillConfig
-) -> None:
-    assert submit(trabajo, [*peticiones, peticiones[0]], maestro, config) == ["lote_1", "lote_2", "lote_3"]
-    assert [len(pedidos) for pedidos in maestro.lotes.values()] == [3, 3, 1]
-    assert [lote["id"] for lote in trabajo.leer_lotes()] == ["lote_1", "lote_2", "lote_3"]
-    assert submit(trabajo, peticiones, maestro, config) == []
-    assert trabajo.leer_peticiones() == peticiones
-    more = Peticion("Sé breve.", "otra")
-    assert submit(trabajo, [*peticiones, more], maestro, config) == ["lote_4"]
-    assert maestro.enviados == [peticion.custom_id for peticion in [*peticiones, more]]
 
 
 def test_answers_pair_by_id_and_twice_adds_nothing(
@@ -106,10 +80,15 @@ BAD: list[tuple[str, Callable[[Row], list[Row]]]] = [
     ("refusal", lambda row: [row | {"stop_reason": "refusal", "text": ""}]),
     ("una_nueva", lambda row: [row | {"stop_reason": "una_nueva"}]),
     ("malformed", lambda row: [row | {"stop_reason": None}]),
+    ("malformed", lambda row: [row | {"stop_reason": {}}]),
+    ("malformed", lambda row: [row | {"usage": {"input_tokens": "diez"}}]),
+    ("malformed", lambda row: [row | {"usage": [1]}]),
+    ("malformed", lambda row: [{"custom_id": row["custom_id"], "type": "malformed", "line": {}}]),
     ("empty", lambda row: [row | {"text": " \n"}]),
     ("empty", lambda row: [row | {"text": None}]),
     ("missing", lambda row: []),
     ("missing", lambda row: [row | {"custom_id": "de-otro"}]),
+    ("missing", lambda row: [row | {"custom_id": None}]),
 ]
 
 
@@ -132,6 +111,42 @@ def test_what_is_no_good_answer_becomes_an_error(
     assert answers(trabajo) == {p.custom_id: f"eco: {p.user}" for p in peticiones if p.custom_id != victim}
     assert collect(trabajo, maestro, config) == {"ok": 0, "error": 0, "ya_estaban": 7}
     assert submit(trabajo, peticiones, maestro, config) == []  # errors are not bought again by themselves
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "good"),
+    [
+        ('{"a": "x"}', SCHEMA, True),
+        ('{"b": "x"}', SCHEMA, False),
+        ('{"a": "x"', SCHEMA, False),
+        ('["a"]', SCHEMA, False),
+        ("[1]", {"type": "array"}, True),
+        ("no", {"type": "array"}, False),
+        ("no", None, True),
+    ],
+)
+def test_an_answer_follows_the_schema_asked_for(
+    text: str, schema: Row | None, good: bool, trabajo: Trabajo, maestro: Maestro, config: DistillConfig
+) -> None:
+    maestro.alterar = lambda rows: [row | {"text": text} for row in rows]
+    submit(trabajo, [Peticion("s", "u", schema=schema)], maestro, config)
+    assert collect(trabajo, maestro, config)["ok"] == good
+    assert set(errors(trabajo).values()) == (set() if good else {"schema_invalid"})
+    assert all(row["usage"]["output_tokens"] == 5 for row in trabajo.leer_errores())  # it was paid for
+
+
+@pytest.mark.parametrize("details", [{"category": "cyber", "explanation": "..."}, {"category": None}, None])
+def test_a_refusal_says_its_category(
+    details: Row | None, trabajo: Trabajo, peticiones: list[Peticion], maestro: Maestro, config: DistillConfig
+) -> None:
+    maestro.alterar = lambda rows: [row | {"stop_reason": "refusal", "stop_details": details} for row in rows]
+    submit(trabajo, peticiones[:1], maestro, config)
+    collect(trabajo, maestro, config)
+    (error,) = trabajo.leer_errores()
+    assert (error["class"], error["category"]) == ("refusal", details and details["category"])
 
 
 def test_repeated_and_foreign_lines(
@@ -175,129 +190,6 @@ def test_a_missing_answer_can_be_fetched_again(
     assert len(answers(trabajo)) == 3
 
 
-def test_the_teacher_out_of_reach(
-    trabajo: Trabajo, peticiones: list[Peticion], maestro: Maestro, config: DistillConfig
-) -> None:
-    submit(trabajo, peticiones, maestro, config)
-
-    def cut(rows: list[Row]) -> Iterator[Row]:
-        yield rows[0]
-        raise ConnectionResetError("se cortó")
-
-    maestro.alterar = cut  # type: ignore[assignment]
-    with pytest.raises(DistillError, match="repite"):
-        collect(trabajo, maestro, config)
-    assert answers(trabajo) == {} and not trabajo.crudo_path("lote_1").exists()
-    maestro.alterar = lambda rows: rows
-    assert collect(trabajo, maestro, config)["ok"] == 7
-
-
-# Sending that goes wrong
-
-
-class Falla(Maestro):
-    """Fails at the second batch: before or after accepting it."""
-
-    def __init__(self, error: BaseException | None, accepts: bool) -> None:
-        super().__init__()
-        self.error, self.accepts = error, accepts
-
-    def crear(self, pedidos: list[Row]) -> Any:
-        if len(self.lotes) != 1:
-            return super().crear(pedidos)
-        if self.accepts:
-            super().crear(pedidos)
-        if self.error:
-            raise self.error
-
-
-@pytest.mark.parametrize("accepts", [False, True])
-@pytest.mark.parametrize("error", [TimeoutError("sin respuesta"), KeyboardInterrupt(), None])
-def test_a_lost_answer_blocks_until_a_person_decides(
-    accepts: bool, error: BaseException | None, trabajo: Trabajo, peticiones: list[Peticion], config: DistillConfig
-) -> None:
-    maestro = Falla(error, accepts)
-    expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else DistillError
-    with pytest.raises(expected):
-        submit(trabajo, peticiones, maestro, config)
-    paid = maestro.enviados
-    for _ in range(2):
-        with pytest.raises(DistillError, match=r"lote de 3 peticiones.*000002\.receipt\.json.*000002\.intent\.json"):
-            submit(trabajo, peticiones, maestro, config)
-    assert maestro.enviados == paid
-
-    if accepts:
-        trabajo.recibo_path(2).write_text('{"id": "lote_2"}', encoding="utf-8")
-    else:
-        trabajo.intento_path(2).unlink()
-        maestro.error, maestro.crear = None, lambda pedidos: Maestro.crear(maestro, pedidos)  # type: ignore[method-assign]
-    submit(trabajo, peticiones, maestro, config)
-    assert sorted(maestro.enviados) == sorted(p.custom_id for p in peticiones)
-    assert collect(trabajo, maestro, config)["ok"] == 7
-
-
-def test_a_certain_refusal_leaves_no_doubt(trabajo: Trabajo, peticiones: list[Peticion], config: DistillConfig) -> None:
-    maestro = Falla(EnvioRechazado("no hay saldo"), accepts=False)
-    with pytest.raises(EnvioRechazado, match="no hay saldo"):
-        submit(trabajo, peticiones, maestro, config)
-    assert trabajo.en_duda() == [] and len(trabajo.leer_lotes()) == 1
-    assert len(submit(trabajo, peticiones, Maestro(), config)) == 2
-
-
-def test_a_teacher_that_may_be_asked_again_leaves_no_doubt(
-    trabajo: Trabajo, peticiones: list[Peticion], config: DistillConfig
-) -> None:
-    maestro = Falla(TimeoutError(), accepts=True)
-    maestro.idempotente = True  # type: ignore[attr-defined]
-    with pytest.raises(DistillError):
-        submit(trabajo, peticiones, maestro, config)
-    submit(trabajo, peticiones, maestro, config)
-    assert collect(trabajo, maestro, config)["ok"] == 7
-
-
-def test_the_id_is_told_when_the_receipt_cannot_be_written(
-    trabajo: Trabajo,
-    peticiones: list[Peticion],
-    maestro: Maestro,
-    config: DistillConfig,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(self: Trabajo, numero: int, batch_id: str) -> None:
-        raise DistillError("disco lleno.")
-
-    monkeypatch.setattr(Trabajo, "escribir_recibo", full)
-    with pytest.raises(DistillError, match='"id": "lote_1"'):
-        submit(trabajo, peticiones, maestro, config)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from enlace.config.schema import DistillConfig
-from enlace.data.distill import ClienteExtractivo, Peticion, Trabajo, submit
-
-class Muere(ClienteExtractivo):
-    idempotente = False
-    def crear(self, pedidos):
-        if sys.argv[2] == "antes":
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().crear(pedidos)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-raiz = Path(sys.argv[1])
-submit(Trabajo("prueba", raiz), [Peticion("s", "u")], Muere(raiz / "servidor"), DistillConfig())
-"""
-
-
-@pytest.mark.parametrize("moment", ["antes", "después"])
-def test_killed_around_the_sending(moment: str, trabajo: Trabajo, maestro: Maestro, config: DistillConfig) -> None:
-    child = subprocess.run([sys.executable, "-c", KILLED, trabajo.raiz, moment], check=False)
-    assert child.returncode == -signal.SIGKILL
-    with pytest.raises(DistillError, match="se perdió la respuesta"):
-        submit(trabajo, [Peticion("s", "u")], maestro, config)
-    assert maestro.enviados == []
-
-
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_killed_anywhere_while_collecting_ends_the_same(
@@ -321,18 +213,3 @@ def test_killed_anywhere_while_collecting_ends_the_same(
     collect(trabajo, maestro, config)
     assert (answers(trabajo), errors(trabajo)) == whole
     assert len(list(trabajo.leer_resultados())) == 5 and len(list(trabajo.leer_errores())) == 2
-
-
-def test_two_processes_pay_once(tmp_path: Path) -> None:
-    program = KILLED.replace('if sys.argv[2] == "antes":', "import time; time.sleep(1)\n        if False:").replace(
-        "        super().crear(pedidos)\n        os.kill(os.getpid(), signal.SIGKILL)",
-        "        return super().crear(pedidos)",
-    )
-    two = [
-        subprocess.Popen([sys.executable, "-c", program, tmp_path, "-"], stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [child.communicate()[1] for child in two]
-    assert sorted(child.returncode for child in two) == [0, 1]
-    assert "otro proceso está en este trabajo" in "".join(said)
-    assert len(Trabajo("prueba", tmp_path).leer_lotes()) == 1

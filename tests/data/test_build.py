@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,11 +15,10 @@ from enlace import EnlaceError
 from enlace.config.schema import FolderSource, ShardsConfig
 from enlace.data.build import build_shards
 from enlace.data.chat import Message, encode_conversation
-from enlace.data.clean import clean_document
-from enlace.data.conversations import Conversation, read_conversations
+from enlace.data.clean import normalise
+from enlace.data.conversations import Conversation
 from enlace.data.dedup import document_hash, is_held_out
 from enlace.data.documents import Document, read_documents, write_documents
-from enlace.data.folder import whole_folder
 from enlace.data.shards import SPLITS, open_shards
 from enlace.data.tokenizer import Tokenizer
 from enlace.stages import build_shards as build_stage
@@ -58,7 +58,7 @@ def test_what_goes_in_comes_out_on_the_right_side(
     for split in SPLITS:
         stream = shards.stream(split, "casa")
         texts = [tokenizer.decode(tokens) for tokens, _ in stream.documents()]
-        expected = [clean_document(document.text) for document in documents]
+        expected = [normalise(document.text) for document in documents]
         assert texts == [t for t in expected if is_held_out(document_hash(t), data.val_fraction) == (split == "val")]
         assert stream.n_bytes == sum(len(text.encode()) for text in texts)
         assert all(tokens[-1] == 0 and 0 not in tokens[:-1] for tokens, _ in stream.documents())
@@ -70,7 +70,7 @@ def test_empty_short_and_repeated_documents_are_dropped_and_counted(
     documents: list[Document], shards_config: Configure, tmp_path: Path
 ) -> None:
     """NVIDIA/Megatron-LM#62: an empty first document breaks the index."""
-    dirt = [Document(f"casa:{i}", text, "casa", {}) for i, text in enumerate(["", "   ", "\u200b", "corto ( )"])]
+    dirt = [Document(f"casa:{i}", text, "casa", {}) for i, text in enumerate(["", "   ", "\u200b", "corto\t"])]
     copies = [Document("casa:copia", documents[0].text.upper(), "casa", {})]
     manifest = build_shards([*dirt, *documents, *copies], [], shards_config(), tmp_path / "shards")
     clean = build_shards(documents, [], shards_config(), tmp_path / "limpio")
@@ -159,7 +159,6 @@ def test_the_same_input_gives_the_same_bytes_in_any_process(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"vocab_size": 65_537}, "65537 no cabe en 16 bits"),
         ({"vocab_size": 60_000}, "los textos solo dan para"),
         ({"val_fraction": 1e-9}, "«casa» queda con 24 para entrenar y 0 para validar.*sube data.shards.val_fraction"),
         ({"min_chars": 10_000}, "«casa» queda con 0 para entrenar.*baja data.shards.min_chars"),
@@ -175,62 +174,30 @@ def test_a_refusal_says_the_way_out_and_leaves_what_was_there(
     assert _files(tmp_path) == before
 
 
+def test_a_split_without_conversations_is_not_blamed_on_the_length_of_documents(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    with pytest.raises(EnlaceError, match=r"«chat» queda con 0 para entrenar y 1 .*añade conv.*baja") as failure:
+        chat = Conversation((Message("user", "¿Sí?"), Message("assistant", "Sí.")), "0" * 16)
+        build_shards(documents, [chat], shards_config(), tmp_path / "shards")
+    assert "min_chars" not in str(failure.value)
+
+
+def test_text_is_only_normalised(documents: list[Document], shards_config: Configure, tmp_path: Path) -> None:
+    codes = [Document(f"casa:c{i}", f"m[i][{i}] = v[0] * f () " * 3, "casa", {}) for i in range(20)]
+    build_shards([*documents, *codes], [], shards_config(), tmp_path / "shards")
+    shards = open_shards(tmp_path / "shards")
+    tokenizer = Tokenizer.load(shards.tokenizer_path)
+    texts = [tokenizer.decode(ids) for split in SPLITS for ids, _ in shards.stream(split, "casa").documents()]
+    assert {code.text.strip() for code in codes} <= set(texts)
+
+
 def test_no_documents_at_all_and_a_reserved_name_are_refused(shards_config: Configure, tmp_path: Path) -> None:
     with pytest.raises(EnlaceError, match="fetch-corpus"):
         build_shards([], [], shards_config(), tmp_path / "shards")
     with pytest.raises(EnlaceError, match="«chat»"):
         build_shards([Document("chat:1", "hola", "chat", {})], [], shards_config(), tmp_path / "shards")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    """marin-community/marin#2725: half-written output taken as finished."""
-    (tmp_path / "out.tmp").mkdir()
-    (tmp_path / "out.tmp" / "de-una-vez-anterior").touch()
-    with whole_folder(tmp_path / "out") as folder:
-        (folder / "uno").write_text("1")
-        assert not (tmp_path / "out").exists()
-    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "out") as folder:
-        (folder / "dos").write_text("2")
-        raise ZeroDivisionError
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out", "uno"]
-    with pytest.raises(EnlaceError, match="no se puede escribir"), whole_folder(tmp_path / "out" / "uno" / "dos"):
-        pass
-
-
-# ── Conversations on disk ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_conversations_are_read_with_the_hash_of_their_document(tmp_path: Path) -> None:
-    line = {
-        "custom_id": "a",
-        "system": "Breve.",
-        "user": "¿Qué?",
-        "assistant": "Eso.",
-        "meta": {"document_hash": "0" * 16},
-    }
-    alone = line | {"system": "", "meta": {}}
-    path = tmp_path / "conversations.jsonl"
-    path.write_text(json.dumps(line) + "\n" + json.dumps(alone) + "\n", encoding="utf-8")
-    question, answer = Message("user", "¿Qué?"), Message("assistant", "Eso.")
-    assert list(read_conversations(path)) == [
-        Conversation((Message("system", "Breve."), question, answer), "0" * 16),
-        Conversation((question, answer), document_hash("¿Qué?")),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"system": "", "user": "a", "meta": {}}', "faltan system, user, assistant o meta"),
-        ('{"system": "", "user": "a", "assistant": null, "meta": {}}', "faltan system, user, assistant o meta"),
-        ('{"system": "", "user": "a", "assistant": "b", "meta": {"document_hash": "xyz"}}', "meta.document_hash"),
-    ],
-)
-def test_a_line_that_is_no_conversation_is_named(tmp_path: Path, line: str, message: str) -> None:
-    (tmp_path / "c.jsonl").write_text("\n" + line)
-    with pytest.raises(EnlaceError, match=rf"c\.jsonl:2: {message}"):
-        list(read_conversations(tmp_path / "c.jsonl"))
 
 
 # ── The two stages, one after the other ──────────────────────────────────────────────────────────────────────────────
@@ -246,12 +213,15 @@ def test_the_stages_go_from_a_folder_of_texts_to_shards(
     source = FolderSource(
         kind="folder",
         name="casa",
-        path=str(Path(__file__).parents[1] / "fixtures" / "textos"),
+        path="textos",
         text_field="text",
         license="propia",
         attribution="ENLACE",
     )
     config = SimpleNamespace(corpus=SimpleNamespace(sources=(source,)), data=SimpleNamespace(shards=shards_config()))
+    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "textos", tmp_path / "textos")
+    for i in range(7):
+        (tmp_path / "textos" / f"{i}.md").touch()
     monkeypatch.chdir(tmp_path)
     for stage in (fetch_stage, build_stage):
         monkeypatch.setattr(stage, "load_config", lambda: config)
@@ -275,4 +245,5 @@ def test_the_stages_go_from_a_folder_of_texts_to_shards(
     assert open_shards(shards).names("train") == ("casa", "chat")
     assert (shards / "sources.json").read_bytes() == (raw / "sources.json").read_bytes()
     said = capsys.readouterr().out
+    assert "casa: no se leen 7 archivos, que no son .txt ni .jsonl: 0.md, 1.md, 2.md, 3.md, 4.md, …\n" in said
     assert "casa: 24 documentos" in said and "train/chat: " in said and "Descartados: ninguno" in said

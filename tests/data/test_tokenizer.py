@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enlace import EnlaceError
+from enlace.config import rules
 from enlace.config.schema import WheelSource
-from enlace.data.clean import clean_document
 from enlace.data.corpus import documents_of
 from enlace.data.documents import Document
 from enlace.data.tokenizer import SPECIAL_TOKENS, Tokenizer, train_tokenizer
@@ -46,6 +46,7 @@ def test_special_tokens_come_first_and_are_four_different_ids(tokenizer: Tokeniz
     ids = [tokenizer.end_of_text_id, tokenizer.im_start_id, tokenizer.im_end_id, tokenizer.pad_id]
     assert ids == [0, 1, 2, 3]
     assert SPECIAL_TOKENS == ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
+    assert len(SPECIAL_TOKENS) == rules.SPECIAL_TOKENS
 
 
 def test_every_byte_has_a_token_however_plain_the_training_text() -> None:
@@ -101,7 +102,7 @@ def test_ids_equal_those_of_other_programs_and_text_comes_back(
 def test_ids_equal_those_of_other_programs_on_the_real_corpus(tmp_path: Path) -> None:
     source = WheelSource.model_validate(yaml.safe_load(CORPUS.read_text(encoding="utf-8"))["sources"][0])
     try:
-        texts = [clean_document(document.text) for document in documents_of(source, tmp_path)]
+        texts = [document.text for document in documents_of(source, tmp_path)]
     except EnlaceError as error:
         pytest.skip(f"no corpus: {error}")
     trained = train_tokenizer(texts, 4096)

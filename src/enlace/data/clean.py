@@ -19,12 +19,16 @@ _INVISIBLE = re.compile(
 )
 _OTHER_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _SPACES = re.compile(" {2,}")
-_LINE_END = re.compile(r"[ \t]+\n")
+# White space is matched from the start of its run and never given back, here and below: a run is read once, whatever
+# follows it, where a plain "[ \t]+" would read the rest of it again from each of its characters.
+_LINE_END = re.compile(r"(?<![ \t])[ \t]++\n")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 # What a summary keeps of the article it was cut from: note marks "[3]" and the parentheses that held a pronunciation,
 # with the spaces around them. "f()" is code, not a leftover: the parenthesis must follow a space.
-_LEFTOVER = re.compile(r"(?:(?:^|[ \t]+)\([\s,;]*\)|[ \t]*\[\d{1,3}\])(?:[ \t]+(?=[.,;:]))?", re.MULTILINE)
+_BEFORE_SIGN = r"(?:[ \t]++(?=[.,;:]))?"
+_NOTE = re.compile(r"(?<![ \t])[ \t]*+\[\d{1,3}\]" + _BEFORE_SIGN)
+_EMPTY = re.compile(r"(?:^|(?<![ \t])[ \t]++)\([\s,;]*+\)" + _BEFORE_SIGN, re.MULTILINE)
 
 
 def normalise(text: str) -> str:
@@ -43,10 +47,10 @@ def normalise(text: str) -> str:
     return _BLANK_LINES.sub("\n\n", text).strip(" \t\n")
 
 
-def clean_document(text: str) -> str:
-    """`normalise`, and without the leftovers of encyclopedic summaries: "[3]" and empty parentheses. Idempotent."""
-    text = normalise(text)
-    # Again until nothing changes: taking "[2]" out of "[1[2]]" leaves another mark.
-    while (shorter := normalise(_LEFTOVER.sub("", text))) != text:
-        text = shorter
-    return text
+def without_notes(text: str) -> str:
+    """`normalise`, and without the leftovers of encyclopedic summaries: "[3]" and empty parentheses.
+
+    For encyclopedias only: in anybody else's text, "v[0]" is what they meant.
+    """
+    # The notes first: "([1])" leaves empty parentheses.
+    return normalise(_EMPTY.sub("", _NOTE.sub("", normalise(text))))

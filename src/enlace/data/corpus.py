@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from enlace import EnlaceError
 from enlace.config.schema import FolderSource, WheelSource
+from enlace.data.clean import without_notes
 from enlace.data.documents import Document
 from enlace.data.fetch import wheel_records
 from enlace.data.jsonl import BOM, json_lines
+from enlace.durable import reason
+
+_READ = (".txt", ".jsonl")
 
 
 def documents_of(source: WheelSource | FolderSource, root: Path) -> Iterator[Document]:
@@ -24,13 +29,24 @@ def documents_of(source: WheelSource | FolderSource, root: Path) -> Iterator[Doc
     return _from_folder(source, root / source.path)
 
 
+def unread_files(source: WheelSource | FolderSource, root: Path) -> list[str]:
+    """The files of a folder that `documents_of` passes over, for somebody to say so; not the hidden ones."""
+    if isinstance(source, WheelSource):
+        return []
+    folder = root / source.path
+    names = (path.relative_to(folder) for path in _files(folder) if path.suffix.lower() not in _READ)
+    return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)]
+
+
 def _from_wheel(source: WheelSource) -> Iterator[Document]:
+    """Wheels hold summaries of encyclopedias; their leftovers end here, and nothing later alters what a text says."""
     for title, record in wheel_records(source).items():
-        yield _document(f"{source.name}:{title}", record, source, f"{source.package}, «{title}»")
+        document = _document(f"{source.name}:{title}", record, source, f"{source.package}, «{title}»")
+        yield replace(document, text=without_notes(document.text))
 
 
 def _from_folder(source: FolderSource, folder: Path) -> Iterator[Document]:
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".txt", ".jsonl") and path.is_file())
+    files = [path for path in _files(folder) if path.suffix.lower() in _READ]
     if not files:
         raise EnlaceError(
             f"{folder}: no hay textos; pon ahí archivos .txt (un documento cada uno) o .jsonl "
@@ -45,6 +61,10 @@ def _from_folder(source: FolderSource, folder: Path) -> Iterator[Document]:
                 yield _document(f"{id}:{where.rpartition(':')[2]}", record, source, where)
 
 
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def _document(id: str, record: dict[str, Any], source: WheelSource | FolderSource, where: str) -> Document:
     text = record.get(source.text_field)
     if not isinstance(text, str):
@@ -57,7 +77,7 @@ def _read_text(path: Path) -> str:
     try:
         data = path.read_bytes().removeprefix(BOM)
     except OSError as error:
-        raise EnlaceError(f"{path}: no se puede leer ({error.strerror})") from error
+        raise EnlaceError(f"{path}: no se puede leer ({reason(error)})") from error
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from enlace.data.clean import clean_document
+from enlace.data.clean import normalise
 from enlace.data.documents import Document
 
 _BITS = 64  # enough: among ten million documents a chance collision has odds of three in a million
 
 
 def document_hash(text: str) -> str:
-    """Hash (16 hexadecimal digits) of the text cleaned, case-folded and with its white space squeezed.
+    """Hash (16 hexadecimal digits) of the text normalised, case-folded and with its white space squeezed.
 
-    Raw and cleaned text have the same hash, so a passage taken from data/raw finds its document in the shards.
+    Raw and normalised text have the same hash, so a passage taken from data/raw finds its document in the shards.
     """
-    folded = " ".join(clean_document(text).casefold().split())
+    folded = " ".join(normalise(text).casefold().split())
     return blake2b(folded.encode("utf-8"), digest_size=_BITS // 8).hexdigest()
 
 

@@ -23,7 +23,7 @@ class Document:
 
 def read_documents(path: Path) -> Iterator[Document]:
     """The documents that `write_documents` left in `path`. Raises EnlaceError naming file and line."""
-    for where, record in json_lines(path):
+    for where, record in json_lines(path, made_by="fetch-corpus"):
         match record:
             case {"id": str(id), "text": str(text), "source": str(source), "meta": dict(meta), **rest} if not rest:
                 yield Document(id, text, source, meta)

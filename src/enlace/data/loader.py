@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from enlace import EnlaceError
 from enlace.config.schema import Mixture, PhaseMixture, TrainConfig
 from enlace.data.shards import Shards, Stream
 
+Phase = Literal["stable", "decay"]
 Row = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 
 
@@ -134,14 +135,31 @@ class ChatRows:
         return ids, mask
 
 
+def batch_size(train: TrainConfig) -> int:
+    """Sequences per optimizer step."""
+    return train.batch_tokens // train.seq_len
+
+
+def stable_end(train: TrainConfig) -> int:
+    """First step of the decay phase."""
+    return train.steps - train.decay_steps
+
+
+def phase(step: int, train: TrainConfig) -> Phase:
+    """Which mixture step `step` (from 0) reads: the warm-up belongs to the stable phase."""
+    return "stable" if step < stable_end(train) else "decay"
+
+
 class Loader:
     """Batches by step, for any sources and a mixture per phase."""
 
     def __init__(self, sources: Mapping[str, Rows], train: TrainConfig, mixture: PhaseMixture) -> None:
         """`sources` by the names of `Mixture` ("corpus", "chat"); a source with no share anywhere may be absent."""
         self.train, self.sources = train, sources
-        self.rows = {"stable": rows_per_source(mixture.stable, train.batch_size)}
-        self.rows["decay"] = rows_per_source(mixture.decay, train.batch_size)
+        self.rows: dict[Phase, dict[str, int]] = {
+            "stable": rows_per_source(mixture.stable, batch_size(train)),
+            "decay": rows_per_source(mixture.decay, batch_size(train)),
+        }
         for phase, rows in self.rows.items():
             for name, count in rows.items():
                 if count and name not in sources:
@@ -156,13 +174,13 @@ class Loader:
         """Digest of everything that decides a batch."""
         sources = {name: rows.digest for name, rows in sorted(self.sources.items())}
         train = self.train
-        what = (sources, sorted(self.rows.items()), train.seed, train.seq_len, train.stable_end)
+        what = (sources, sorted(self.rows.items()), train.seed, train.seq_len, stable_end(train))
         return hashlib.sha256(repr(what).encode()).hexdigest()
 
     def batch(self, step: int) -> Batch:
         """The batch of step `step` (from 0)."""
         ids, masks = [], []
-        for name, count in self.rows[self._phase(step)].items():
+        for name, count in self.rows[phase(step, self.train)].items():
             first = self._rows_before(step, name)
             for number in range(first, first + count):
                 row_ids, row_mask = self._row(name, number)
@@ -190,12 +208,9 @@ class Loader:
             )
         self.next_step = state["next_step"]
 
-    def _phase(self, step: int) -> str:
-        return "stable" if step < self.train.stable_end else "decay"
-
     def _rows_before(self, step: int, name: str) -> int:
         """Rows of source `name` that the steps before `step` took."""
-        stable = min(step, self.train.stable_end)
+        stable = min(step, stable_end(self.train))
         return stable * self.rows["stable"].get(name, 0) + (step - stable) * self.rows["decay"].get(name, 0)
 
     def _row(self, name: str, number: int) -> Row:

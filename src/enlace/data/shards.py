@@ -23,8 +23,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from enlace import EnlaceError
+from enlace.config.rules import MAX_VOCAB_SIZE
+from enlace.durable import reason
 
-MAX_VOCABULARY = 2**16
 _ID, _OFFSET, _FLAG = np.dtype("<u2"), np.dtype("<u8"), np.dtype("u1")
 
 Split = Literal["train", "val"]
@@ -63,7 +64,7 @@ class Manifest(_Record):
     magic: Literal["enlace-shards"] = "enlace-shards"
     version: Literal[1] = 1
     dtype: Literal["<u2"] = "<u2"
-    vocab_size: int = Field(gt=0, le=MAX_VOCABULARY)
+    vocab_size: int = Field(gt=0, le=MAX_VOCAB_SIZE)
     tokenizer_sha256: str
     end_of_text_id: int
     streams: tuple[StreamRecord, ...]
@@ -189,8 +190,9 @@ def _batches(documents: Iterable[Encoded], shard_tokens: int) -> Iterator[list[E
 
 def _write_shard(folder: Path, file: str, batch: list[Encoded], vocab_size: int) -> ShardRecord:
     ids = np.concatenate([document.ids for document in batch])
-    if ids.min() < 0 or ids.max() >= min(vocab_size, MAX_VOCABULARY):
-        raise EnlaceError(f"{file}: hay identificadores fuera de 0..{min(vocab_size, MAX_VOCABULARY) - 1}")
+    limit = min(vocab_size, MAX_VOCAB_SIZE)
+    if ids.min() < 0 or ids.max() >= limit:
+        raise EnlaceError(f"{file}: hay identificadores fuera de 0..{limit - 1}")
     ends = np.cumsum([len(document.ids) for document in batch])
     masks = [document.mask for document in batch if document.mask is not None]
     return ShardRecord(
@@ -213,7 +215,7 @@ def _read_manifest(path: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise _broken(path, f"no se puede leer ({error.strerror})") from error
+        raise _broken(path, f"no se puede leer ({reason(error)})") from error
     except ValidationError as error:
         keys = ", ".join(sorted({".".join(map(str, detail["loc"])) or "JSON" for detail in error.errors()}))
         raise _broken(path, f"no es un manifiesto de shards que esta versión entienda (falla: {keys})") from error
@@ -248,7 +250,7 @@ def _open(path: Path, dtype: np.dtype[Any], length: int, digest: str | Literal[F
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise _broken(path, f"no se puede leer ({error.strerror})") from error
+        raise _broken(path, f"no se puede leer ({reason(error)})") from error
     # np.fromfile would drop the odd byte of a cut file without a word.
     if size != length * dtype.itemsize:
         raise _broken(path, f"mide {size} bytes y el manifiesto dice {length * dtype.itemsize}")
@@ -262,7 +264,7 @@ def _check_digest(path: Path, digest: str) -> None:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise _broken(path, f"no se puede leer ({error.strerror})") from error
+        raise _broken(path, f"no se puede leer ({reason(error)})") from error
     if found != digest:
         raise _broken(path, "su sha256 no es el del manifiesto: el archivo cambió o se dañó")
 

@@ -20,11 +20,12 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from enlace import EnlaceError
+from enlace.config.rules import BYTE_ALPHABET
+from enlace.durable import reason
 
 # Their ids are their places here. llama.cpp knows the first and the third as the end of generation by these names, and
 # <|pad|> is none of them, so that hiding the padding never hides the end of an answer.
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
-_SMALLEST_VOCABULARY = len(SPECIAL_TOKENS) + 256
 
 # tokenizer.json of Qwen2: contractions, words with the sign or space before them, single digits, the rest.
 SPLIT_PATTERN = (
@@ -39,8 +40,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeniz
     All 256 bytes are in it, whatever the texts hold, so every text can be encoded. Raises EnlaceError where the texts
     do not give that many entries, saying how many they do.
     """
-    if vocab_size < _SMALLEST_VOCABULARY:
-        raise EnlaceError(f"data.shards.vocab_size: {vocab_size} es poco; el mínimo es {_SMALLEST_VOCABULARY}")
+    if vocab_size < (smallest := len(SPECIAL_TOKENS) + BYTE_ALPHABET):
+        raise EnlaceError(f"data.shards.vocab_size: {vocab_size} es poco; el mínimo es {smallest}")
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -83,9 +84,7 @@ class Tokenizer:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise EnlaceError(
-                f"{path}: no se puede leer ({error.strerror}); repite `dvc repro build-shards`"
-            ) from error
+            raise EnlaceError(f"{path}: no se puede leer ({reason(error)}); repite `dvc repro build-shards`") from error
         try:
             vocabulary = json.loads(data)["model"]["vocab"]
             tokens = sorted(vocabulary, key=vocabulary.__getitem__)

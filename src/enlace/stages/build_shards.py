@@ -10,6 +10,7 @@ from enlace.console import run_main, say
 from enlace.data.build import build_shards
 from enlace.data.conversations import read_conversations
 from enlace.data.documents import read_documents
+from enlace.durable import reason
 
 RAW = Path("data/raw")
 CONVERSATIONS = Path("data/distill/conversations.jsonl")
@@ -29,7 +30,9 @@ def main() -> None:
     try:
         sources = (RAW / "sources.json").read_bytes()
     except OSError as error:
-        raise EnlaceError(f"{error.filename}: no se puede leer; repite `dvc repro -f fetch-corpus`") from error
+        raise EnlaceError(
+            f"{error.filename}: no se puede leer ({reason(error)}); repite `dvc repro -f fetch-corpus`"
+        ) from error
     documents = (document for path in sorted(RAW.glob("*.jsonl")) for document in read_documents(path))
     manifest = build_shards(documents, read_conversations(CONVERSATIONS), config.data.shards, OUT, sources)
     for stream in manifest.streams:

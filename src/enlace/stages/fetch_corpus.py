@@ -10,11 +10,12 @@ from typing import Any
 from enlace.config.load import load_config
 from enlace.config.schema import FolderSource, WheelSource
 from enlace.console import run_main, say
-from enlace.data.corpus import documents_of
+from enlace.data.corpus import documents_of, unread_files
 from enlace.data.documents import read_documents, write_documents
 from enlace.data.folder import whole_folder
 
 OUT = Path("data/raw")
+_SHOWN = 5
 
 
 def main() -> None:
@@ -24,6 +25,10 @@ def main() -> None:
         summaries = [_fetch(source, folder) for source in config.corpus.sources]
         text = json.dumps(summaries, ensure_ascii=False, indent=2, sort_keys=True)
         (folder / "sources.json").write_text(text + "\n", encoding="utf-8")
+    for source in config.corpus.sources:
+        if unread := unread_files(source, Path.cwd()):
+            names = ", ".join(unread[:_SHOWN]) + (", …" if len(unread) > _SHOWN else "")
+            say(f"{source.name}: no se leen {len(unread)} archivos, que no son .txt ni .jsonl: {names}")
     for summary in summaries:
         say(f"{summary['name']}: {summary['documents']} documentos, {summary['bytes'] / 1e6:.2f} MB")
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from enlace import console
 from enlace.config.schema import ModelConfig
 from enlace.data.shards import Shards
 from enlace.export.weights import save_weights
@@ -35,8 +38,8 @@ def _enlace(cwd: Path, *arguments: str, stdin: str = "") -> subprocess.Completed
     return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
 
-def _fails(result: subprocess.CompletedProcess[str], *says: str) -> None:
-    assert result.returncode == 1, result.stdout
+def _fails(result: subprocess.CompletedProcess[str], *says: str, status: int = 1) -> None:
+    assert result.returncode == status, result.stdout
     assert "Traceback" not in result.stderr
     assert all(text in result.stderr for text in says), result.stderr
 
@@ -45,6 +48,37 @@ def test_help_is_in_spanish_and_lists_the_commands(project: Path) -> None:
     out = _enlace(project, "--help").stdout
     assert "modelo de lenguaje propio" in out
     assert all(command in out for command in ("chat", "ask", "config", "summary"))
+    bare = _enlace(project)
+    assert (bare.returncode, bare.stdout) == (2, out), "no command is a mistake, but one that the help puts right"
+    ask = " ".join(_enlace(project, "ask", "--help").stdout.split())
+    assert all(text in ask for text in ("PREGUNTA", "--seed ENTERO", "[por defecto: 0]", "Enseña esta ayuda."))
+    for page in (out, ask, _enlace(project, "config", "--help").stdout):
+        assert not re.search("Usage|Options|OPTIONS|Commands|COMMAND|Arguments|Show|default|required|range", page), page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("nada", "No hay orden «nada». Cómo se usa: enlace --help"),
+        ("config chek", "No hay orden «chek» (¿querías decir «check»?). Cómo se usa: enlace config --help"),
+        ("ask", "Falta PREGUNTA. Cómo se usa: enlace ask --help"),
+        ("ask qué es", "Sobran argumentos"),
+        ("chat --temp 1", "No hay opción --temp (¿querías decir «--temperature»?). Cómo se usa: enlace chat --help"),
+        ("chat --temperature x", "--temperature=x: tiene que ser un número. Cómo se usa: enlace chat --help"),
+        ("chat --top-p 2", "--top-p=2: tiene que ser como mucho 1"),
+        ("chat --max-new-tokens 0", "--max-new-tokens=0: tiene que ser al menos 1"),
+        ("chat --seed 9223372036854775808", "tiene que ser como mucho 9223372036854775807"),
+        pytest.param(f"chat --seed {'9' * 5000}", "--seed=9", id="5000 digits"),
+        ("chat --seed", "--seed necesita un valor. Cómo se usa: enlace chat --help"),
+        ("chat --help=1", "--help no lleva valor"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_one_spanish_message_and_status_2(
+    project: Path, arguments: str, says: str
+) -> None:
+    result = _enlace(project, *arguments.split())
+    _fails(result, f"error: {says}" if says.startswith(("-", "No", "F", "S")) else says, status=2)
+    assert result.stderr.count("\n") == 1 and not re.search("Input|Invalid|Missing|Try|Usage", result.stderr)
 
 
 def test_config_check_show_and_diff(project: Path) -> None:
@@ -54,6 +88,7 @@ def test_config_check_show_and_diff(project: Path) -> None:
     assert "Igual que el preset «demo»" in _enlace(project, "config", "diff").stdout
     diff = _enlace(project, "config", "diff", "hogar-100m").stdout
     assert "model.d_model: 768 -> 128" in diff and "layers.hardware: rtx2060 -> cpu" in diff
+    _fails(_enlace(project, "config", "diff", "hogar"), "No hay preset «hogar» (¿querías decir «hogar-100m»?)")
 
 
 def test_a_bad_configuration_is_one_message_and_status_1(project: Path) -> None:
@@ -93,6 +128,63 @@ def test_chat_goes_on_until_the_input_ends(with_model: Path) -> None:
     assert "Conversación nueva." in result.stdout
     result = _enlace(with_model, "chat", stdin="perro " * 400 + "\n/salir\n")
     assert result.returncode == 0 and "demasiado largo" in result.stdout
+
+
+def test_what_is_not_a_question_is_refused_before_the_model_is_read(project: Path) -> None:
+    _fails(_enlace(project, "ask", " "), "La pregunta está vacía", 'enlace ask "')
+    _fails(_enlace(project, "ask", "-", stdin=""), "La pregunta está vacía")
+    latin = "¿Qué?".encode("latin-1")
+    for question in ("-", latin):
+        command = [sys.executable, "-m", "enlace.cli", "ask", question]
+        result = subprocess.run(command, cwd=project, input=latin, capture_output=True, check=False)
+        said = result.stderr.decode()
+        assert result.returncode == 1 and "no está en UTF-8" in said and "iconv" in said and "Traceback" not in said
+
+
+def test_chat_refuses_what_is_not_utf_8_and_tells_what_it_dropped_once(with_model: Path) -> None:
+    command = [sys.executable, "-m", "enlace.cli", "chat", "--max-new-tokens", "4"]
+    latin = subprocess.run(command, cwd=with_model, input="qué\n".encode("latin-1"), capture_output=True, check=False)
+    assert latin.returncode == 0 and "UTF-8" in latin.stdout.decode()
+    lines = [*["¿Qué come el perro?"] * 6, "perro " * 400, "/nuevo", "perro " * 400]
+    said = _enlace(with_model, "chat", "--max-new-tokens", "16", stdin="\n".join(lines) + "\n").stdout
+    assert "(No caben los " in said
+    assert "(No caben los " not in said[said.index("demasiado largo") :], "nothing was answered there"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_a_message_and_a_closed_pipe_is_not(project: Path) -> None:
+    command = [sys.executable, "-m", "enlace.cli", "config", "show"]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(command, cwd=project, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "error: disco lleno.\n")
+    piped = subprocess.run(
+        f"{sys.executable} -m enlace.cli config show | true", cwd=project, shell=True, capture_output=True, check=False
+    )
+    assert piped.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "params.yaml"), "error: params.yaml: sin permiso.\n"),
+        (OSError(errno.ENOSPC, "No space left on device"), "error: disco lleno.\n"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), ""),
+    ],
+)
+def test_the_system_saying_no_is_not_a_traceback(
+    error: OSError, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        console.run_main(main)
+    assert (stop.value.code, capsys.readouterr().err) == (1, message)
+
+
+def test_what_is_said_is_text_and_not_emoji_or_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("[b]:heart:[/b]")
+    assert capsys.readouterr().out == "[b]:heart:[/b]\n"
 
 
 def test_without_a_model_or_a_report_it_says_how_to_make_one(project: Path) -> None:

@@ -11,26 +11,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.config.load import choose_hardware, choose_preset, flatten, hardware_profiles, load_config, presets
+from enlace.config.load import choose_hardware, choose_preset, flatten, hardware_profiles, load_config, preset_path
 from enlace.config.paths import project_root
+from enlace.usage import App
 
 if TYPE_CHECKING:
-    from enlace.agent.loop import Conversation
+    from enlace.agent.loop import Chat
 
-app = typer.Typer(
-    help="ENLACE: un modelo de lenguaje propio, en español, entrenado en casa.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-config_app = typer.Typer(help="La configuración: params.yaml y configs/.", no_args_is_help=True)
+app = App("ENLACE: un modelo de lenguaje propio, en español, entrenado en casa.")
+config_app = App("La configuración: params.yaml y configs/.")
 app.add_typer(config_app, name="config")
 
-ModelFolder = Annotated[Path | None, typer.Option("--model", help="Carpeta del modelo (por defecto models/enlace).")]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longitud máxima de la respuesta, en tokens.")]
-Temperature = Annotated[float, typer.Option(min=0, help="0 da siempre la palabra más probable.")]
-TopP = Annotated[float, typer.Option(min=0.01, max=1, help="Probabilidad que se reparten las palabras candidatas.")]
-Seed = Annotated[int, typer.Option(min=0, help="La misma semilla da la misma respuesta.")]
+ModelFolder = Annotated[
+    Path | None, typer.Option("--model", metavar="CARPETA", help="Carpeta del modelo [por defecto: models/enlace].")
+]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, max=2**31, metavar="ENTERO", help="Longitud máxima de la respuesta, en tokens.")
+]
+Temperature = Annotated[
+    float | None, typer.Option(min=0, metavar="NÚMERO", help="0 da siempre la palabra más probable.")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01, max=1, metavar="NÚMERO", help="Probabilidad que se reparten las palabras candidatas, hasta 1."
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**63 - 1, metavar="ENTERO", help="La misma semilla da la misma respuesta.")
+]
 
 
 @config_app.command("check")
@@ -55,12 +64,12 @@ def config_show() -> None:
 
 
 @config_app.command("diff")
-def config_diff(preset: Annotated[str, typer.Argument(help="Preset con el que comparar.")] = "demo") -> None:
+def config_diff(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Preset con el que comparar.")] = "demo",
+) -> None:
     """Compara la configuración entera con la de un preset, clave por clave."""
     root = project_root()
-    if preset not in presets(root):
-        raise EnlaceError(f"No hay preset «{preset}». Hay: {', '.join(presets(root))}.")
-    theirs = flatten(load_config(root, params=root / "configs" / "presets" / f"{preset}.yaml"))
+    theirs = flatten(load_config(root, params=preset_path(root, preset)))
     ours = flatten(load_config(root))
     different = [key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key)]
     for key in different:
@@ -70,7 +79,9 @@ def config_diff(preset: Annotated[str, typer.Argument(help="Preset con el que co
 
 
 @config_app.command("preset")
-def config_preset(name: Annotated[str, typer.Argument(help="Nombre, por ejemplo hogar-100m.")] = "") -> None:
+def config_preset(
+    name: Annotated[str, typer.Argument(metavar="PRESET", help="Nombre, por ejemplo hogar-100m.")] = "",
+) -> None:
     """Pone un preset en params.yaml; lo que había queda en params.anterior.yaml."""
     root = project_root()
     choose_preset(root, name)
@@ -78,7 +89,9 @@ def config_preset(name: Annotated[str, typer.Argument(help="Nombre, por ejemplo 
 
 
 @config_app.command("hardware")
-def config_hardware(name: Annotated[str, typer.Argument(help="Nombre del perfil, por ejemplo rtx2060.")]) -> None:
+def config_hardware(
+    name: Annotated[str, typer.Argument(metavar="PERFIL", help="Nombre del perfil, por ejemplo rtx2060.")],
+) -> None:
     """Comprueba que un perfil existe y sirve en esta máquina, y lo pone en params.yaml."""
     from enlace.train.backends import check, this_machine
 
@@ -114,17 +127,17 @@ def summary() -> None:
 @app.command()
 def chat(
     model: ModelFolder = None,
-    max_new_tokens: MaxNewTokens = 100,
-    temperature: Temperature = 0.7,
-    top_p: TopP = 0.9,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
     seed: Seed = 0,
 ) -> None:
     """Habla con el modelo. /nuevo empieza otra conversación, /salir (o Ctrl-D) termina."""
-    conversation = _conversation(model, max_new_tokens, temperature, top_p, seed)
+    conversation = _chat(model, max_new_tokens, temperature, top_p, seed)
     console.say("Escribe y pulsa Intro. /nuevo empieza otra conversación, /salir termina, Ctrl-C corta la respuesta.")
     while (line := _read_line()) != "/salir":
         if line == "/nuevo":
-            conversation.turns.clear()
+            conversation.restart()
             console.say("Conversación nueva.")
         elif line.strip():
             try:
@@ -139,25 +152,42 @@ def chat(
 
 @app.command()
 def ask(
-    question: Annotated[str, typer.Argument(help="La pregunta; con - se lee de la entrada estándar.")],
+    question: Annotated[
+        str, typer.Argument(metavar="PREGUNTA", help="La pregunta; con - se lee de la entrada estándar.")
+    ],
     model: ModelFolder = None,
-    max_new_tokens: MaxNewTokens = 100,
+    max_new_tokens: MaxNewTokens = None,
     temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
+    top_p: TopP = None,
     seed: Seed = 0,
 ) -> None:
     """Hace una pregunta y escribe la respuesta, para guiones."""
-    text = sys.stdin.read() if question == "-" else question
-    _print_pieces(_conversation(model, max_new_tokens, temperature, top_p, seed).reply(text))
+    try:
+        text = sys.stdin.buffer.read().decode() if question == "-" else question
+        text.encode()  # bytes of an argument that are not UTF-8 come as lone surrogates
+    except UnicodeError:
+        raise EnlaceError("La pregunta no está en UTF-8. Conviértela, por ejemplo, con: iconv -f latin1") from None
+    if not text.strip():
+        raise EnlaceError('La pregunta está vacía. Escríbela entre comillas: enlace ask "¿Qué es el mate?"')
+    _print_pieces(_chat(model, max_new_tokens, temperature, top_p, seed).reply(text))
 
 
-def _conversation(model: Path | None, max_new_tokens: int, temperature: float, top_p: float, seed: int) -> Conversation:
-    from enlace.agent.loop import Conversation
+def _chat(
+    model: Path | None, max_new_tokens: int | None, temperature: float | None, top_p: float | None, seed: int
+) -> Chat:
+    """A conversation with the model; what was not said on the command line is as `configs/agent` says."""
+    from enlace.agent.loop import Chat
     from enlace.export.trained import load_trained
     from enlace.model.generate import Sampling
 
-    folder = model or project_root() / "models" / "enlace"
-    return Conversation(load_trained(folder), Sampling(max_new_tokens, temperature, top_p, seed))
+    agent = load_config().agent
+    sampling = Sampling(
+        max_new_tokens=agent.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        temperature=agent.temperature if temperature is None else temperature,
+        top_p=agent.top_p if top_p is None else top_p,
+        seed=seed,
+    )
+    return Chat(load_trained(model or project_root() / "models" / "enlace"), sampling, agent.system)
 
 
 def _print_pieces(pieces: Iterator[str]) -> None:
@@ -167,12 +197,17 @@ def _print_pieces(pieces: Iterator[str]) -> None:
 
 
 def _read_line() -> str:
-    """One line from the person; the end of the input counts as /salir, Ctrl-C as an empty line."""
+    """One line from the person; the end of the input counts as /salir, Ctrl-C and what is not text as an empty line."""
     try:
-        return input("\n> ")
+        line = input("\n> ")
+        line.encode()  # in the C locale, bytes that are not UTF-8 come as lone surrogates
+        return line
     except EOFError:
         return "/salir"
     except KeyboardInterrupt:
+        return ""
+    except UnicodeError:
+        console.say("Lo escrito no está en UTF-8; no se puede leer.")
         return ""
 
 
@@ -192,7 +227,7 @@ def _shown(value: object) -> str:
 
 def main() -> None:
     """Entry point: errors that a person can act on are messages, not tracebacks."""
-    console.run_main(app)
+    console.run_main(app.run)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from enlace import EnlaceError
+from enlace.durable import reason
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+console = Console(highlight=False, emoji=False)
+errors = Console(stderr=True, highlight=False, emoji=False)
 
 
 def progress(*extra: str) -> Progress:
@@ -34,17 +37,41 @@ def progress(*extra: str) -> Progress:
 
 
 def say(message: str) -> None:
-    """Print one line of plain text (square brackets are text, not markup); never wraps, so that logs stay greppable."""
+    """Print one line of plain text, as it is (neither "[b]" nor ":heart:" mean anything); never wraps, so that logs
+    stay greppable.
+    """
     console.print(message, markup=False, soft_wrap=True)
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a stage or a command; an `EnlaceError` becomes a message on stderr and exit status 1, Ctrl-C status 130."""
+    """Run a stage or a command; what a person can act on becomes a message on stderr, not a traceback.
+
+    The exit status is 1, and 130 after Ctrl-C. A reader of the output that went away (`| head`) gets no message.
+    """
     try:
         main()
     except EnlaceError as error:
-        errors.print(f"error: {error}", markup=False, soft_wrap=True, style="red")
+        fail(str(error))
+    except BrokenPipeError:
+        _drop_output()
         sys.exit(1)
+    except OSError as error:
+        _drop_output()
+        fail(f"{error.filename}: {reason(error)}." if error.filename else f"{reason(error)}.")
     except KeyboardInterrupt:
         errors.print("\nInterrumpido.", markup=False)
         sys.exit(128 + signal.SIGINT)
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """Say on stderr what is wrong, and end the process."""
+    errors.print(f"error: {message}", markup=False, soft_wrap=True, style="red")
+    sys.exit(status)
+
+
+def _drop_output() -> None:
+    """Where stdout cannot be written, forget what it still holds: else Python tries again, and complains, at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

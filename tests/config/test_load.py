@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from enlace import EnlaceError
@@ -101,7 +103,10 @@ BAD_VALUES = [
     ("params.yaml", "warmup_steps", "100000", "train.decay_steps"),
     ("params.yaml", "batch_tokens", "2000", "train.seq_len=256"),
     ("configs/model/mini.yaml", "n_heads", "3", "d_model=128"),
-    ("configs/model/mini.yaml", "n_kv_heads", "4", "n_heads=2"),
+    ("configs/model/mini.yaml", "n_kv_heads", "3", "n_heads=4"),
+    ("params.yaml", "max_new_tokens", "256", "train.seq_len=256"),
+    ("params.yaml", "decay", "{corpus: 0.95, chat: 0.05}", "0.125 o más"),
+    ("params.yaml", "beta1", "1.0", "menor que 1"),
     ("configs/hardware/cpu.yaml", "micro_batch_size", "3", "secuencias por paso"),
     ("configs/hardware/cpu.yaml", "memory_gib", "0.01", "GiB"),
     ("configs/hardware/cpu.yaml", "compute_capability", "[7, 5]", "null"),
@@ -286,3 +291,79 @@ def test_yaml_reads_as_dvc_does() -> None:
 def test_a_repeated_key_is_an_error() -> None:
     with pytest.raises(EnlaceError, match=r"x:3: no es YAML válido .*clave repetida: a"):
         yaml12.loads("a: 1\nb: 2\na: 3\n", "x")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("1: x", "~: x", "true: x", "{{mini}}: x", "{[a]: 1}", "[a]: x", "x: {1: 2}", "x: [{1: 2}]"),
+        *(f"x: {'9' * 5000}", "x: 9223372036854775808", "x: !!bool quizá", "x: !!int quizá", "x: !!timestamp quizá"),
+    ],
+)
+@pytest.mark.parametrize("file", ["params.yaml", "configs/model/mini.yaml"])
+def test_yaml_that_no_layer_can_hold_names_file_and_line(project: Path, file: str, line: str) -> None:
+    (project / file).write_text(f"# una línea\n{line}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"^{file}:2: no es YAML válido \([^()]*\)\. Corrige esa línea\.$"):
+        load_config(project) if file == "params.yaml" else load_config(project, params=ROOT / "params.yaml")
+
+
+def test_yaml_too_deep_is_an_error(project: Path) -> None:
+    (project / "params.yaml").write_text("x: " + "[" * 5000, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^params\.yaml: no es YAML válido"):
+        load_config(project)
+
+
+def test_a_bad_element_of_a_list_is_told_once(project: Path) -> None:
+    (project / "configs/data/wikipedia-es.yaml").write_text("sources: [3]\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        load_config(project)
+    assert str(error.value) == (
+        "configs/data/wikipedia-es.yaml: sources.0=3: tiene que ser un grupo de claves y valores."
+    )
+
+
+@pytest.mark.parametrize(
+    "value", ["3", "-3", "0.5", "1e999", ".nan", "texto", '""', "true", "~", "[]", "[3]", "{a: 1}"]
+)
+def test_no_value_of_the_wrong_kind_gets_an_english_message(project: Path, value: str) -> None:
+    english = re.compile(r"\b(should|must|input|valid|required|permitted)\b", re.IGNORECASE)
+    for file in (
+        "params.yaml",
+        "configs/hardware/cpu.yaml",
+        "configs/model/mini.yaml",
+        "configs/data/wikipedia-es.yaml",
+    ):
+        content = yaml12.load(ROOT / file)
+        for key in content:
+            nested = content[key] if isinstance(content[key], dict) else {}
+            for changed in [{**content, key: yaml12.loads(value)}] + [
+                {**content, key: {**nested, inner: yaml12.loads(value)}} for inner in nested
+            ]:
+                (project / file).write_text(yaml.safe_dump(changed), encoding="utf-8")
+                try:
+                    load_config(project)
+                except ConfigError as error:
+                    assert not english.search(str(error)), error
+        shutil.copy(ROOT / file, project / file)
+
+
+def test_params_is_there_and_whole_at_every_moment_of_a_choice(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = project / "params.yaml"
+    seen: list[bytes] = []
+    real = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        seen.append(params.read_bytes())
+        moved = real(self, target)
+        seen.append(params.read_bytes())
+        return moved
+
+    monkeypatch.setattr(Path, "replace", replace)
+    before = params.read_bytes()
+    choose_preset(project, "base-25m")
+    base = (project / "configs/presets/base-25m.yaml").read_bytes()
+    assert seen == [before, before, before, base]
+    (project / "same-file").hardlink_to(params)
+    choose_hardware(project, "rtx2060")
+    assert (project / "same-file").read_bytes() == base, "written in place"
+    assert not list(project.glob(".*"))

@@ -11,18 +11,21 @@ from enlace.data.chat import Message, encode_prompt
 from enlace.export.trained import Trained
 from enlace.model.generate import Sampling, generate
 
-SYSTEM = "Responde en español, solo con lo que dice el texto."
-
 
 @dataclass
-class Conversation:
+class Chat:
     """Turns so far, and how the model answers the next one."""
 
     trained: Trained
     sampling: Sampling
-    system: str = SYSTEM
+    system: str  # first message of the conversation; empty for none
     turns: list[Message] = field(default_factory=list)
     dropped: int = 0  # turns that the last answer could not see, for lack of context
+
+    def restart(self) -> None:
+        """Forget the turns."""
+        self.turns.clear()
+        self.dropped = 0
 
     def reply(self, text: str) -> Iterator[str]:
         """Pieces of the answer to `text`, as they come; both turns join the history once it ends or is cut short.
@@ -30,6 +33,7 @@ class Conversation:
         Raises:
             EnlaceError: `text` is empty, or does not fit the context by itself.
         """
+        self.dropped = 0
         question = Message("user", text)
         prompt = self._prompt([*self.turns, question])
         decoder = self.trained.tokenizer.decode_stream()

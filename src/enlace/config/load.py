@@ -7,6 +7,7 @@ time.
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from enlace.config import rules, yaml12
 from enlace.config.paths import project_root
 from enlace.config.schema import Config, DistillConfig, HardwareConfig, LayerNames
 
-NAMED = ("hardware", "model", "corpus", "teacher")
+NAMED = ("hardware", "model", "corpus", "teacher", "agent")
 VALUES = ("data", "train", "eval")
 
 
@@ -57,9 +58,7 @@ def load_config(root: Path | None = None, *, params: Path | None = None, hardwar
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(
-            "\n".join(_explain(detail, files, _shown(params, root)) for detail in error.errors())
-        ) from None
+        raise _config_error(error, files, _shown(params, root)) from None
     if broken := list(rules.problems(config)):
         raise ConfigError("\n".join(broken))
     return config
@@ -73,8 +72,7 @@ def load_distill_config(root: Path | None = None) -> DistillConfig:
     try:
         return DistillConfig.model_validate(_mapping(path, root, names="teacher"))
     except ValidationError as error:
-        where = _shown(path, root)
-        raise ConfigError("\n".join(_explain(detail, {}, where) for detail in error.errors())) from None
+        raise _config_error(error, {}, _shown(path, root)) from None
 
 
 def hardware_profiles(root: Path) -> dict[str, HardwareConfig]:
@@ -101,12 +99,20 @@ def choose_hardware(root: Path, name: str) -> None:
         if line.startswith("hardware:"):
             _, hash_sign, comment = line.rstrip("\n").partition("#")
             lines[i] = f"hardware: {name}" + (f"  {hash_sign}{comment}" if hash_sign else "") + "\n"
-    path.write_text("".join(lines), encoding="utf-8")
+    _write(path, "".join(lines).encode())
 
 
 def presets(root: Path) -> list[str]:
     """Names of the presets of the project."""
     return sorted(path.stem for path in (root / "configs" / "presets").glob("*.yaml"))
+
+
+def preset_path(root: Path, name: str) -> Path:
+    """The file of the preset `name`; raises `ConfigError` when there is none."""
+    have = presets(root)
+    if name not in have:
+        raise ConfigError(f"No hay preset «{name}»{similar(name, have)}. Hay: {', '.join(have)}.")
+    return root / "configs" / "presets" / f"{name}.yaml"
 
 
 def choose_preset(root: Path, name: str) -> None:
@@ -115,13 +121,11 @@ def choose_preset(root: Path, name: str) -> None:
     Raises:
         ConfigError: no such preset, or it does not validate. params.yaml is not touched then.
     """
-    preset = root / "configs" / "presets" / f"{name}.yaml"
-    if name not in presets(root):
-        raise ConfigError(f"No hay preset «{name}»{_similar(name, presets(root))}. Hay: {', '.join(presets(root))}.")
+    preset = preset_path(root, name)
     load_config(root, params=preset)
     params = root / "params.yaml"
-    params.replace(root / "params.anterior.yaml")
-    params.write_bytes(preset.read_bytes())
+    _write(root / "params.anterior.yaml", params.read_bytes())
+    _write(params, preset.read_bytes())
 
 
 def flatten(config: BaseModel, prefix: str = "") -> dict[str, Any]:
@@ -139,11 +143,36 @@ def flatten(config: BaseModel, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def similar(name: str, have: list[str]) -> str:
+    """Which of `have` was probably meant by `name`, in brackets after a space; nothing when none comes close."""
+    close = difflib.get_close_matches(name, have, n=1)
+    return f" (¿querías decir «{close[0]}»?)" if close else ""
+
+
+def wrong(detail: ErrorDetails) -> str:
+    """What pydantic found wrong with a value, in Spanish: "tiene que ser un número"."""
+    context = {name: str(value).replace(" or ", " o ") for name, value in detail.get("ctx", {}).items()}
+    return _WRONG.get(detail["type"], detail["msg"]).format(**context)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put `data` in `path` at once: after a kill, too, the file is the old one or the new one, whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _layer_names(values: dict[str, Any], params: Path, root: Path) -> LayerNames:
     try:
         return LayerNames.model_validate({key: values[key] for key in NAMED if key in values})
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(detail, {}, _shown(params, root)) for detail in error.errors())) from None
+        raise _config_error(error, {}, _shown(params, root)) from None
 
 
 def _mapping(path: Path, root: Path, names: str | None = None) -> dict[str, Any]:
@@ -152,7 +181,7 @@ def _mapping(path: Path, root: Path, names: str | None = None) -> dict[str, Any]
     if names and not path.is_file():
         have = sorted(other.stem for other in path.parent.glob("*.yaml"))
         raise ConfigError(
-            f"params.yaml: {names}={path.stem}: no existe {shown}{_similar(path.stem, have)}. Hay: {', '.join(have)}."
+            f"params.yaml: {names}={path.stem}: no existe {shown}{similar(path.stem, have)}. Hay: {', '.join(have)}."
         )
     try:
         content = yaml12.load(path)
@@ -167,27 +196,26 @@ def _shown(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _similar(name: str, have: list[str]) -> str:
-    close = difflib.get_close_matches(name, have, n=1)
-    return f" (¿querías decir «{close[0]}»?)" if close else ""
-
-
 def _unknown(key: str, have: list[str]) -> str:
-    return f"clave desconocida: {key}{_similar(key, have)}. Quítala o corrígela; las que hay: {', '.join(have)}."
+    return f"clave desconocida: {key}{similar(key, have)}. Quítala o corrígela; las que hay: {', '.join(have)}."
 
 
 # What pydantic found, in Spanish. The keys are pydantic's error types; the values use its context.
 _WRONG = {
     "int_type": "tiene que ser un número entero",
     "int_from_float": "tiene que ser un número entero",
+    "int_parsing": "tiene que ser un número entero",
+    "int_parsing_size": "es un número demasiado grande",
     "float_type": "tiene que ser un número",
+    "float_parsing": "tiene que ser un número",
     "finite_number": "tiene que ser un número finito",
     "string_type": "tiene que ser un texto",
     "bool_type": "tiene que ser true o false",
     "tuple_type": "tiene que ser una lista",
     "model_type": "tiene que ser un grupo de claves y valores",
-    "too_short": "tiene que tener al menos {min_length} elementos",
-    "too_long": "tiene que tener como mucho {max_length} elementos",
+    "model_attributes_type": "tiene que ser un grupo de claves y valores",
+    "too_short": "faltan elementos (al menos {min_length})",
+    "too_long": "sobran elementos (como mucho {max_length})",
     "string_too_short": "no puede estar vacío",
     "string_pattern_mismatch": "tiene que cumplir {pattern}",
     "literal_error": "tiene que ser {expected}",
@@ -199,6 +227,14 @@ _WRONG = {
     "union_tag_not_found": "falta kind, que dice de qué clase es la fuente",
     "value_error": "{error}",
 }
+
+
+def _config_error(error: ValidationError, files: dict[str, str], default_file: str) -> ConfigError:
+    details = error.errors()
+    # A list with a bad element also counts as too short: the element is enough.
+    under = {detail["loc"][:n] for detail in details for n in range(len(detail["loc"]))}
+    told = [detail for detail in details if not (detail["type"] == "too_short" and detail["loc"] in under)]
+    return ConfigError("\n".join(_explain(detail, files, default_file) for detail in told))
 
 
 def _explain(detail: ErrorDetails, files: dict[str, str], default_file: str) -> str:
@@ -214,12 +250,10 @@ def _explain(detail: ErrorDetails, files: dict[str, str], default_file: str) -> 
         return f"{file}: falta la clave {key}."
     if detail["type"] == "extra_forbidden":
         have = list(model.model_fields) if model else []
-        return f"{file}: clave desconocida: {key}{_similar(key.rsplit('.', 1)[-1], have)}. Quítala o corrígela."
-    context = {name: str(value).replace(" or ", " o ") for name, value in detail.get("ctx", {}).items()}
-    wrong = _WRONG.get(detail["type"], detail["msg"]).format(**context)
+        return f"{file}: clave desconocida: {key}{similar(key.rsplit('.', 1)[-1], have)}. Quítala o corrígela."
     value = detail["input"]
     shown = "" if isinstance(value, dict | BaseModel) else f"={value!r}"
-    return f"{file}: {key}{shown}: {wrong}."
+    return f"{file}: {key}{shown}: {wrong(detail)}."
 
 
 def _model_at(location: list[int | str]) -> type[BaseModel] | None:

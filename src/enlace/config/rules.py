@@ -19,8 +19,10 @@ def problems(config: Config) -> Iterator[str]:
     yield from _model(config)
     yield from _data(config)
     yield from _schedule(config)
+    yield from _mixture(config)
     yield from _precision(config)
     yield from _memory(config)
+    yield from _evaluation(config)
 
 
 def _model(config: Config) -> Iterator[str]:
@@ -59,12 +61,32 @@ def _schedule(config: Config) -> Iterator[str]:
             f"params.yaml: train.batch_tokens={train.batch_tokens} no es múltiplo de train.seq_len={train.seq_len}; "
             f"usa, por ejemplo, {max(1, round(train.batch_tokens / train.seq_len)) * train.seq_len}."
         )
-    elif train.batch_size % micro_batch_size(config.hardware, config.train):
+    elif (rows := train.batch_tokens // train.seq_len) % micro_batch_size(config.hardware, config.train):
         yield (
             f"{config.layers.path('hardware')}: micro_batch_size={hardware.micro_batch_size} no divide a las "
-            f"{train.batch_size} secuencias por paso (train.batch_tokens / train.seq_len); "
-            f"usa uno de {_divisors(train.batch_size)}."
+            f"{rows} secuencias por paso (train.batch_tokens / train.seq_len); "
+            f"usa uno de {_divisors(rows)}."
         )
+
+
+def _evaluation(config: Config) -> Iterator[str]:
+    if config.eval.max_new_tokens >= config.train.seq_len:
+        yield (
+            f"params.yaml: eval.max_new_tokens={config.eval.max_new_tokens} no deja sitio para la pregunta en "
+            f"train.seq_len={config.train.seq_len}; bájalo."
+        )
+
+
+def _mixture(config: Config) -> Iterator[str]:
+    rows = config.train.batch_tokens // config.train.seq_len
+    for phase in ("stable", "decay"):
+        shares = getattr(config.data.mixture, phase).model_dump()
+        for name, share in shares.items():
+            if 0 < share * rows < 0.5:
+                yield (
+                    f"params.yaml: data.mixture.{phase}.{name}={share:g} no llega a una de las {rows} secuencias de "
+                    f"cada paso; usa 0, o {1 / rows:.3g} o más."
+                )
 
 
 def _precision(config: Config) -> Iterator[str]:
@@ -94,7 +116,11 @@ def _precision(config: Config) -> Iterator[str]:
 def _memory(config: Config) -> Iterator[str]:
     need, have = estimate_memory(config), config.hardware.memory_gib * GIB
     if need > have:
-        fitting = [n for n in _divisors(config.train.batch_size) if estimate_memory(config, n) <= have]
+        fitting = [
+            n
+            for n in _divisors(config.train.batch_tokens // config.train.seq_len)
+            if estimate_memory(config, n) <= have
+        ]
         way_out = (
             f"con micro_batch_size={max(fitting)} cabe" if fitting else "usa un modelo más pequeño o seq_len más corto"
         )
@@ -107,7 +133,7 @@ def _memory(config: Config) -> Iterator[str]:
 
 def micro_batch_size(hardware: HardwareConfig, train: TrainConfig) -> int:
     """Sequences per forward pass: the profile's, but never more than one optimizer step holds."""
-    return min(hardware.micro_batch_size, train.batch_size)
+    return min(hardware.micro_batch_size, train.batch_tokens // train.seq_len)
 
 
 def estimate_memory(config: Config, micro_batch: int | None = None) -> int:

@@ -20,6 +20,7 @@ SdpaBackend = Literal["flash", "mem_efficient", "math"]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 # A name that becomes a file name: nothing that could climb out of its folder or confuse a shell.
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
@@ -40,7 +41,9 @@ class HardwareConfig(Layer):
     precision: Literal["auto"] | Precision = Field(
         description="Type of the matrix products; 'auto' (CPU only): bfloat16 where the processor has it, else float32."
     )
-    sdpa_backends: tuple[SdpaBackend, ...] = Field(strict=False, min_length=1, description="Allowed, best first.")
+    sdpa_backends: tuple[SdpaBackend, ...] = Field(
+        strict=False, min_length=1, description="Those that torch may choose from."
+    )
     micro_batch_size: PositiveInt = Field(description="Sequences per forward pass.")
     threads: PositiveInt | None = Field(description="torch threads, pinned because they decide the last bits (CPU).")
     keep_heap: bool = Field(description="Keep freed memory in the C heap instead of returning it (glibc, CPU).")
@@ -160,25 +163,15 @@ class TrainConfig(Layer):
     optimizer: Literal["adamw", "muon"]
     lr: PositiveFloat = Field(description="Peak learning rate of AdamW (with muon: embeddings and norms).")
     muon_lr: PositiveFloat = Field(description="Peak learning rate of Muon (matrices); unused with adamw.")
-    beta1: Share
-    beta2: Share
-    muon_momentum: Share
+    beta1: Momentum
+    beta2: Momentum
+    muon_momentum: Momentum
     weight_decay: Annotated[float, Field(ge=0)] = Field(description="On matrices only, never on norms or embeddings.")
     grad_clip: PositiveFloat = Field(description="Largest norm of the whole gradient.")
     z_loss: Annotated[float, Field(ge=0)] = Field(description="Weight of log(Z)^2 in the loss.")
     checkpoint_every: PositiveInt = Field(description="Steps.")
     keep_checkpoints: Annotated[int, Field(ge=2)] = Field(description="At least 2: the newest may be damaged.")
     val_every: PositiveInt = Field(description="Steps between validations.")
-
-    @property
-    def batch_size(self) -> int:
-        """Sequences per optimizer step."""
-        return self.batch_tokens // self.seq_len
-
-    @property
-    def stable_end(self) -> int:
-        """First step of the decay phase."""
-        return self.steps - self.decay_steps
 
 
 class EvalConfig(Layer):
@@ -210,6 +203,15 @@ class DistillConfig(Layer):
     questions_per_document: PositiveInt = Field(2, description="Questions asked about each document of the corpus.")
 
 
+class AgentConfig(Layer):
+    """How the model is talked to (`configs/agent/<name>.yaml`)."""
+
+    system: str = Field(description="First message of each conversation; empty for none.")
+    max_new_tokens: PositiveInt
+    temperature: Annotated[float, Field(ge=0)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+
+
 class LayerNames(Layer):
     """Which file of `configs/` each named layer comes from (the names at the top of params.yaml)."""
 
@@ -217,10 +219,13 @@ class LayerNames(Layer):
     model: Name
     corpus: Name
     teacher: Name
+    agent: Name
 
-    def path(self, layer: Literal["hardware", "model", "corpus", "teacher"]) -> PurePosixPath:
+    def path(self, layer: Literal["hardware", "model", "corpus", "teacher", "agent"]) -> PurePosixPath:
         """Path of the layer's file, relative to the project."""
-        folder = {"hardware": "hardware", "model": "model", "corpus": "data", "teacher": "distill"}[layer]
+        folder = {"hardware": "hardware", "model": "model", "corpus": "data", "teacher": "distill", "agent": "agent"}[
+            layer
+        ]
         return PurePosixPath("configs") / folder / f"{getattr(self, layer)}.yaml"
 
 
@@ -232,6 +237,7 @@ class Config(Layer):
     model: ModelConfig
     corpus: CorpusConfig
     distill: DistillConfig
+    agent: AgentConfig
     data: DataConfig
     train: TrainConfig
     eval: EvalConfig

@@ -3,7 +3,8 @@
 PyYAML implements YAML 1.1, where ``1e-3`` is a string, ``on`` is true, ``010`` is eight and ``1:30`` is ninety.
 A learning rate that silently becomes a string (or means one thing to DVC and another to the trainer) costs days,
 so the implicit types are replaced by the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema).
-Duplicate keys, which PyYAML accepts in silence, are errors.
+Duplicate keys, which PyYAML accepts in silence, are errors; so are keys that are not text, and whole numbers that do
+not fit 64 bits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ from enlace import EnlaceError
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the implicit types of the YAML 1.2 core schema."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """What `node` stands for; a value that its type cannot hold (``!!bool quizá``) is an error with its line."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError) as error:
+            raise _error("valor imposible", node) from error
+
+
+def _error(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -37,7 +49,11 @@ for _tag, _pattern, _first in (
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = str(loader.construct_scalar(node))
-    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    # Python refuses to read thousands of digits.
+    value = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)) if len(text) < 100 else 2**63
+    if not -(2**63) <= value < 2**63:
+        raise _error("número demasiado grande", node)
+    return value
 
 
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
@@ -46,12 +62,13 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
 
 
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
+    seen: set[str] = set()
     for key_node, _ in node.value:
-        key = key_node.value
-        if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"clave repetida: {key}", key_node.start_mark)
-        seen.add(key)
+        if key_node.tag != "tag:yaml.org,2002:str":
+            raise _error("una clave tiene que ser un texto; si lo es, ponla entre comillas", key_node)
+        if key_node.value in seen:
+            raise _error(f"clave repetida: {key_node.value}", key_node)
+        seen.add(key_node.value)
     return loader.construct_mapping(node, deep=True)
 
 
@@ -68,7 +85,8 @@ def loads(text: str, name: str = "<texto>") -> Any:
         name: what to call it in an error message.
 
     Raises:
-        EnlaceError: the text is not YAML, or repeats a key; the message names ``name`` and the line.
+        EnlaceError: the text is not YAML, or has a key twice, a key that is not text or a number too large; the
+            message names ``name`` and the line.
     """
     try:
         return yaml.load(text, Loader=_Loader)
@@ -77,6 +95,8 @@ def loads(text: str, name: str = "<texto>") -> Any:
         raise EnlaceError(f"{name}:{line}: no es YAML válido ({error.problem}). Corrige esa línea.") from error
     except yaml.YAMLError as error:
         raise EnlaceError(f"{name}: no es YAML válido ({error}).") from error
+    except RecursionError:
+        raise EnlaceError(f"{name}: no es YAML válido (demasiados niveles, unos dentro de otros).") from None
 
 
 def load(path: Path) -> Any:

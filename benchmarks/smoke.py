@@ -5,6 +5,7 @@ Prints the loss in nats per byte as it falls. A reference to beat: from 3.07 to 
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -17,8 +18,8 @@ from enlace.config.paths import project_root
 from enlace.config.schema import Mixture, ModelConfig, PhaseMixture, TrainConfig
 from enlace.console import run_main, say
 from enlace.data.documents import read_documents
-from enlace.data.loader import Loader, TokenWindows
-from enlace.model.transformer import Transformer
+from enlace.data.loader import Loader, TokenWindows, batch_size
+from enlace.model.transformer import Transformer, head_dim
 from enlace.train.backends import prepare, this_machine
 from enlace.train.trainer import Record, Trainer
 
@@ -56,7 +57,7 @@ def main() -> None:
     if not raw:
         raise EnlaceError("No hay texto en data/raw. Tráelo con: dvc repro fetch-corpus")
     profiles = hardware_profiles(project_root())
-    runtime = prepare("cpu", profiles["cpu"], profiles, this_machine())
+    runtime = prepare("cpu", profiles["cpu"], profiles, this_machine(), head_dim(MODEL))
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "corpus.txt"
         text.write_text("\n\n".join(d.text for path in raw for d in read_documents(path)), encoding="utf-8")
@@ -64,15 +65,16 @@ def main() -> None:
             {"corpus": TokenWindows.of_bytes(text, TRAIN.seq_len)}, TRAIN, PhaseMixture(stable=CORPUS, decay=CORPUS)
         )
         model = Transformer(MODEL, 256).initialise(torch.Generator().manual_seed(TRAIN.seed))
-        trainer = Trainer(model, TRAIN, loader, runtime, TRAIN.batch_size, Path(folder) / "run")
+        trainer = Trainer(model, TRAIN, loader, runtime, batch_size(TRAIN), Path(folder) / "run")
         start, recent = time.perf_counter(), []
 
         def show(record: Record) -> None:
-            recent.append(record["loss"])
+            recent.append(math.nan if record["loss"] is None else record["loss"])
             if len(recent) == SHOWN_EVERY:
                 seconds = time.perf_counter() - start
                 mean = sum(recent) / len(recent)
-                say(f"pasos {record['step'] - 28:3}-{record['step'] + 1:3}: pérdida {mean:.2f}   ({seconds:.0f} s)")
+                last = record["step"] + 1
+                say(f"pasos {last - SHOWN_EVERY + 1:3}-{last:3}: pérdida {mean:.2f}   ({seconds:.0f} s)")
                 recent.clear()
 
         trainer.fit(on_step=show)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from enlace.config.schema import EvalConfig, ModelConfig, PhaseMixture, TrainConfig
-from enlace.data.chat import Message
+from enlace.data.chat import Message, encode_prompt
 from enlace.data.conversations import Conversation
 from enlace.data.shards import Shards
 from enlace.data.tokenizer import Tokenizer
@@ -20,7 +21,7 @@ from enlace.eval.grounded import (
     with_distractors,
     word_f1,
 )
-from enlace.eval.report import held_out_questions, question_figures, samples, text_figures
+from enlace.eval.report import held_out_questions, question_figures, samples, score_bars, text_figures
 from enlace.export.card import model_card
 from enlace.export.trained import Trained, load_trained
 from enlace.export.weights import save_weights
@@ -60,7 +61,7 @@ def test_the_right_answer_is_first_and_the_others_are_of_its_kind_and_fixed() ->
     assert sets == with_distractors(questions)
 
 
-def test_a_model_that_knows_the_answer_chooses_it(
+def test_a_model_that_learnt_the_answers_gives_them(
     model_config: ModelConfig, train_config: TrainConfig, mixture: PhaseMixture, small_shards: Shards, tmp_path: Path
 ) -> None:
     train = train_config.model_copy(update={"steps": 120, "decay_steps": 120, "seq_len": 64, "batch_tokens": 1024})
@@ -78,20 +79,38 @@ def test_a_model_that_knows_the_answer_chooses_it(
         )
     ]
     questions = [Question.of_conversation(c) for c in conversations]
-    assert choice_accuracy(trained, with_distractors(questions)) >= 0.75
     figures, answers = question_figures(trained, questions, SETTINGS)
     assert figures["f1"] > figures["f1_chance"]
     assert len(answers) == 4
 
 
-def test_only_the_answer_is_scored_and_a_longer_one_costs_more_in_all(trained: Trained) -> None:
-    question = _questions(1)[0]
-    bits = answer_bits_per_byte(trained, question, "el perro")
-    assert 0 < bits < 40
-    longer = answer_bits_per_byte(trained, question, "el perro que duerme la siesta") * len(
-        "el perro que duerme la siesta"
-    )
-    assert longer > bits * len("el perro")
+def test_the_choice_is_the_answer_that_the_passage_makes_likelier(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = [
+        Question((Message("user", f"Texto: {name} canta.\n\n¿Quién canta?"),), name, "quién")
+        for name in ("Ana", "Luis", "Marta", "Pedro")
+    ]
+    habit = {"Ana": 1.0, "Luis": 5.0, "Marta": 7.0, "Pedro": 9.0}  # bits: "Ana" is likely after any text
+
+    def reads(trained: Trained, question: Question, answer: str) -> float:
+        return habit[answer] - (2.0 if f"Texto: {answer}" in question.text else 0.0)
+
+    monkeypatch.setattr("enlace.eval.grounded.answer_bits_per_byte", reads)
+    assert choice_accuracy(trained, with_distractors(questions)) == 1
+    monkeypatch.setattr("enlace.eval.grounded.answer_bits_per_byte", lambda trained, question, answer: habit[answer])
+    assert choice_accuracy(trained, with_distractors(questions)) == 0, "a model that does not read gains nothing"
+
+
+def test_only_the_words_of_the_answer_are_scored(trained: Trained) -> None:
+    question, tokenizer = _questions(1)[0], trained.tokenizer
+    answer_ids = tokenizer.encode("el perro")
+    prompt = encode_prompt(tokenizer, question.prompt)
+    with torch.no_grad():
+        log_p = trained.model.logits(trained.model(torch.tensor([prompt + answer_ids]))).log_softmax(-1)[0]
+    nats = -sum(float(log_p[len(prompt) - 1 + i, id]) for i, id in enumerate(answer_ids))
+    expected = nats / math.log(2) / len("el perro")
+    assert answer_bits_per_byte(trained, question, "el perro") == pytest.approx(expected, rel=1e-5)
 
 
 def test_questions_that_leave_no_room_are_left_out(trained: Trained) -> None:
@@ -125,6 +144,7 @@ def test_figures_samples_and_card_of_a_whole_model(trained: Trained, small_shard
 
 def test_without_questions_there_are_no_figures(trained: Trained) -> None:
     assert question_figures(trained, [], SETTINGS) == ({}, [])
+    assert score_bars({}) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
-
-from enlace.config.schema import Mixture, ModelConfig, PhaseMixture, TrainConfig
+from enlace.config.load import hardware_profiles
+from enlace.config.schema import HardwareConfig, Mixture, ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.shards import open_shards
-from enlace.train.backends import Runtime
+from enlace.train.backends import prepare, this_machine
 from enlace.train.run import make_trainer, validator
 
+ROOT = Path(__file__).parents[2]
 MODEL = ModelConfig(
     d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, intermediate_size=48, rope_theta=1e4, rms_norm_eps=1e-6
 )
@@ -40,8 +40,9 @@ TRAIN = TrainConfig(
 
 
 def main(shards_folder: str, run: str, precision: str) -> None:
-    torch.set_num_threads(1)
-    runtime = Runtime(torch.device("cpu"), precision, tuple(torch.nn.attention.SDPBackend.__members__.values())[1:2])
+    profile = hardware_profiles(ROOT)["cpu"]  # its kernels and its threads, as in `make repro`
+    profile = HardwareConfig.model_validate(profile.model_dump() | {"precision": precision})
+    runtime = prepare("cpu", profile, {}, this_machine(), 8)
     shards = open_shards(Path(shards_folder))
     trainer = make_trainer(MODEL, TRAIN, MIXTURE, shards, runtime, 4, Path(run))
     resumed = trainer.resume(warn=print)

@@ -56,6 +56,14 @@ def test_a_damaged_newest_one_is_named_and_the_one_before_used(tmp_path: Path, d
     assert len(complaints) == 1 and "step-00000010" in complaints[0]
 
 
+def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> None:
+    _save(tmp_path, 100)
+    _save(tmp_path, 200)
+    (_save(tmp_path, 300, keep=3) / "state.pt").write_bytes(b"")
+    _save(tmp_path, 250)  # resumed from 200, since 300 is damaged
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000200", "step-00000250"]
+
+
 def test_all_damaged_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
     (_save(tmp_path, 5) / "state.pt").write_bytes(b"")
     with pytest.raises(EnlaceError, match="todos los puntos de guardado"):

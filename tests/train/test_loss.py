@@ -20,6 +20,18 @@ def test_equals_torchs_cross_entropy_over_the_trained_tokens() -> None:
     assert logits.grad[~mask].abs().max() == 0, "a token that is not trained has no gradient"
 
 
+def test_the_gradient_by_hand_is_that_of_autograd() -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(2, 6, 13, dtype=torch.float32, requires_grad=True)
+    targets, mask = torch.randint(0, 13, (2, 6)), torch.rand(2, 6) > 0.3
+    (loss_sums(logits, targets, mask).total(0.1) * 3).backward()
+    plain = logits.detach().clone().requires_grad_()
+    log_z = plain.logsumexp(-1)
+    loss = log_z - plain.gather(-1, targets.unsqueeze(-1)).squeeze(-1) + 0.1 * log_z.square()
+    ((loss * mask).sum() * 3).backward()
+    torch.testing.assert_close(logits.grad, plain.grad)
+
+
 def test_z_loss_pulls_log_z_to_zero() -> None:
     logits = torch.full((1, 1, 4), 10.0, requires_grad=True)
     loss_sums(logits, torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1)).z_squared.backward()

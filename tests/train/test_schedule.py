@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from enlace.config.schema import TrainConfig
-from enlace.train.schedule import lr_scale, phase
+from enlace.data.loader import phase
+from enlace.train.schedule import lr_scale
 
 
 def _train(train_config: TrainConfig, **changes: object) -> TrainConfig:

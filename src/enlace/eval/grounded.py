@@ -1,11 +1,13 @@
 """Questions about a passage, from documents held out of training: does the model find the answer?
 
-Two measures. Choice: the right answer against answers to other questions of the same kind, by bits per byte; chance is
-1 in `CANDIDATES`. Answers: what the model writes by itself, compared with the right answer word by word.
+Two measures. Choice: among the right answer and answers to other questions of the same kind, which one does the
+passage make likelier? Chance is 1 in `CANDIDATES`. Answers: what the model writes by itself, compared with the right
+answer word by word.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections import Counter
@@ -43,6 +45,11 @@ class Question:
     def text(self) -> str:
         """What the person asked."""
         return self.prompt[-1].content
+
+    def without_passage(self) -> Question:
+        """The same question alone: what follows the last blank line of what the person asked."""
+        alone = Message("user", self.text.rpartition("\n\n")[2])
+        return dataclasses.replace(self, prompt=(*self.prompt[:-1], alone))
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,19 @@ def with_distractors(questions: Sequence[Question]) -> list[tuple[Question, list
 
 
 def choice_accuracy(trained: Trained, sets: Sequence[tuple[Question, list[str]]]) -> float:
-    """Share of the questions whose right answer costs the model the fewest bits per byte; ties count as wrong."""
+    """Share of the questions whose right answer gains most from the passage; ties count as wrong.
+
+    The gain is in bits per byte, with the passage against without it: some answers are likely after any text, and that
+    says nothing of whether this one was read (Holtzman et al., arXiv 2104.08315).
+    """
     right = 0
     for question, candidates in sets:
-        bits = [answer_bits_per_byte(trained, question, candidate) for candidate in candidates]
-        right += bits[0] < min(bits[1:])
+        alone = question.without_passage()
+        costs = [
+            answer_bits_per_byte(trained, question, candidate) - answer_bits_per_byte(trained, alone, candidate)
+            for candidate in candidates
+        ]
+        right += costs[0] < min(costs[1:])
     return right / len(sets)
 
 

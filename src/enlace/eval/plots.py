@@ -65,7 +65,7 @@ def bars(title: str, values: Mapping[str, float], chance: Mapping[str, float] | 
         if chance and name in chance:
             axes.plot([chance[name]] * 2, [y - 0.42, y + 0.42], color=_WARM, linewidth=2)
             axes.annotate("azar", (chance[name], y + 0.42), color=_WARM, ha="center", va="bottom", fontsize=8)
-    axes.set_title(title, loc="left")
+    axes.set_title(title if values else f"{title}: sin medidas", loc="left")
     axes.margins(x=0.15)
     return _png(figure)
 

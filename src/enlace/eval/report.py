@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from enlace.config.schema import EvalConfig
@@ -60,7 +60,7 @@ def question_figures(
     questions = fitting(trained, questions, settings.max_new_tokens)[: settings.max_conversations]
     sets = with_distractors(questions)
     if not sets:
-        return {}, []
+        return {}, []  # too few that fit
     accuracy = choice_accuracy(trained, sets)
     with progress() as bar:
         answers = [
@@ -71,6 +71,7 @@ def question_figures(
     by_chance = [word_f1(candidates[1], question.answer) for question, candidates in sets]
     figures = {
         "questions": len(questions),
+        "choices": len(sets),
         "choice_accuracy": accuracy,
         "choice_interval": binomial_interval(accuracy, len(sets)),
         "choice_chance": 1 / CANDIDATES,
@@ -80,6 +81,17 @@ def question_figures(
         "f1_chance": _mean(by_chance),
     }
     return figures, answers
+
+
+def score_bars(figures: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Scores and levels of chance by their name for people; empty without figures."""
+    names = {"choice_accuracy": "elige la buena de 4", "f1": "F1 de la respuesta"}
+    chance = {"choice_accuracy": "choice_chance", "f1": "f1_chance"}
+    measured = {key: name for key, name in names.items() if key in figures}
+    return (
+        {name: figures[key] for key, name in measured.items()},
+        {name: figures[chance[key]] for key, name in measured.items()},
+    )
 
 
 def samples(trained: Trained, answers: Sequence[Answered], settings: EvalConfig) -> dict[str, list[dict[str, str]]]:
@@ -98,7 +110,7 @@ def continuation(trained: Trained, prompt: str, settings: EvalConfig) -> str:
     """How the model goes on after `prompt`."""
     tokenizer = trained.tokenizer
     sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_p, settings.seed)
-    ids = [tokenizer.end_of_text_id, *tokenizer.encode(prompt)]
+    ids = [tokenizer.end_of_text_id, *tokenizer.encode(prompt)][: trained.context_length - 1]
     return tokenizer.decode(generate(trained.model, ids, sampling, trained.stop_ids, trained.context_length))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from enlace.data.tokenizer import Tokenizer
 from enlace.export.weights import load_weights
 from enlace.model.transformer import Transformer
@@ -26,7 +24,7 @@ class Trained:
         return frozenset({self.tokenizer.im_end_id, self.tokenizer.end_of_text_id})
 
 
-def load_trained(folder: Path, device: torch.device | None = None) -> Trained:
-    """Read a trained model, onto the CPU unless told; `EnlaceError` when it is not there or damaged."""
+def load_trained(folder: Path) -> Trained:
+    """Read a trained model, onto the CPU; `EnlaceError` when it is not there or damaged."""
     model, context_length = load_weights(folder)
-    return Trained(model.to(device or torch.device("cpu")), Tokenizer.load(folder / "tokenizer.json"), context_length)
+    return Trained(model, Tokenizer.load(folder / "tokenizer.json"), context_length)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from enlace import EnlaceError
 from enlace.config.schema import ModelConfig
 from enlace.durable import write_atomic
-from enlace.model.transformer import Transformer
+from enlace.model.transformer import Transformer, head_dim
 
 _PREFIX = "model."
 
@@ -81,7 +81,7 @@ def qwen3_config(model: Transformer, tokenizer_json: bytes, context_length: int)
         "num_hidden_layers": config.n_layers,
         "num_attention_heads": config.n_heads,
         "num_key_value_heads": config.n_kv_heads,
-        "head_dim": config.head_dim,
+        "head_dim": head_dim(config),
         "hidden_act": "silu",
         "max_position_embeddings": context_length,
         "rms_norm_eps": config.rms_norm_eps,

@@ -35,7 +35,7 @@ def generate(
     device = model.embed_tokens.weight.device
     generator = torch.Generator().manual_seed(sampling.seed)
     limit = min(context_length, len(prompt) + sampling.max_new_tokens)
-    cache = KVCache(model, batch=1, max_len=limit)
+    cache = KVCache(max_len=limit)
     ids = torch.tensor([list(prompt)], device=device)
     while True:
         logits = model.logits(model(ids, cache)[:, -1])[0].float().cpu()

@@ -22,17 +22,24 @@ from enlace.config.schema import ModelConfig
 INIT_STD = 0.02
 
 
+def head_dim(config: ModelConfig) -> int:
+    """Width of one attention head."""
+    return config.d_model // config.n_heads
+
+
 class KVCache:
     """Keys and values of the tokens already read, one pair of [B, K, max_len, C] tensors per layer."""
 
-    def __init__(self, model: Transformer, batch: int, max_len: int) -> None:
-        weight = model.embed_tokens.weight
-        shape = (batch, model.config.n_kv_heads, max_len, model.config.head_dim)
-        self.layers = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.layers]
+    def __init__(self, max_len: int) -> None:
+        self.max_len = max_len
+        self.layers: list[tuple[Tensor, Tensor]] = []
         self.length = 0
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store k, v [B, K, T, C] of one layer after what is there; gives all of them [B, K, length + T, C]."""
+        if layer == len(self.layers):  # the first tokens: room for all, in the type that the profile computes in
+            shape = (*k.shape[:2], self.max_len, k.shape[3])
+            self.layers.append((k.new_zeros(shape), v.new_zeros(shape)))
         keys, values = self.layers[layer]
         end = self.length + k.shape[2]
         keys[:, :, self.length : end] = k
@@ -58,7 +65,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
-        self.n_heads, self.n_kv_heads, self.head_dim = config.n_heads, config.n_kv_heads, config.head_dim
+        self.n_heads, self.n_kv_heads, self.head_dim = config.n_heads, config.n_kv_heads, head_dim(config)
         self.q_proj = nn.Linear(config.d_model, self.n_heads * self.head_dim, bias=False)
         self.k_proj = nn.Linear(config.d_model, self.n_kv_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(config.d_model, self.n_kv_heads * self.head_dim, bias=False)
@@ -73,15 +80,12 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(B, T, self.n_kv_heads, self.head_dim).transpose(1, 2)  # B K T C
         q, k = rotate(q, cos, sin), rotate(k, cos, sin).to(v.dtype)
         q = q.to(v.dtype)
-        mask = None
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
-            if 1 < T < k.shape[2]:  # several new tokens after old ones: each sees those and its own past
-                mask = torch.ones(T, k.shape[2], dtype=torch.bool, device=x.device).tril(k.shape[2] - T)
         # Repeated by hand: on Turing, enable_gqa has no memory-efficient kernel and uses the quadratic one in silence.
         k = k.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
         v = v.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and T > 1)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=T > 1)
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -140,7 +144,11 @@ class Transformer(nn.Module):
         return self
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Hidden states [B, T, D] for ids [B, T]; with a cache, ids are the tokens that follow those in it."""
+        """Hidden states [B, T, D] for ids [B, T].
+
+        With a cache, ids are the whole beginning when it is empty, and the one next token afterwards.
+        """
+        assert cache is None or cache.length == 0 or ids.shape[1] == 1
         start = cache.length if cache else 0
         cos, sin = rotation_table(start, ids.shape[1], self.config, ids.device)
         x = self.embed_tokens(ids)
@@ -161,8 +169,8 @@ def rotation_table(start: int, length: int, config: ModelConfig, device: torch.d
     Made anew at each call, which costs nothing beside a layer, so that no buffer can be cast to bfloat16, where
     positions above 256 fall on each other.
     """
-    half = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32)
-    inverse_frequency = config.rope_theta ** -(half / config.head_dim)
+    half = torch.arange(0, head_dim(config), 2, device=device, dtype=torch.float32)
+    inverse_frequency = config.rope_theta ** -(half / head_dim(config))
     position = torch.arange(start, start + length, device=device, dtype=torch.float32)
     angle = torch.outer(position, inverse_frequency).repeat(1, 2)
     return angle.cos(), angle.sin()

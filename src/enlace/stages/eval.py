@@ -13,9 +13,10 @@ from enlace.data.conversations import read_conversations
 from enlace.data.shards import open_shards
 from enlace.durable import write_atomic
 from enlace.eval.plots import bars, training_curves, write_pictures
-from enlace.eval.report import held_out_questions, question_figures, samples, text_figures
+from enlace.eval.report import held_out_questions, question_figures, samples, score_bars, text_figures
 from enlace.export.card import model_card
 from enlace.export.trained import load_trained
+from enlace.model.transformer import head_dim
 from enlace.train.backends import prepare, this_machine
 
 SHARDS, MODEL, CONVERSATIONS = Path("data/shards"), Path("models/enlace"), Path("data/distill/conversations.jsonl")
@@ -26,8 +27,10 @@ def main() -> None:
     """Measure models/enlace on what it was not trained on."""
     config = load_config()
     profiles = hardware_profiles(project_root())
-    runtime = prepare(config.layers.hardware, config.hardware, profiles, this_machine())
-    trained = load_trained(MODEL, runtime.device)
+    trained = load_trained(MODEL)
+    width = head_dim(trained.model.config)
+    runtime = prepare(config.layers.hardware, config.hardware, profiles, this_machine(), width)
+    trained.model.to(runtime.device)
     questions = held_out_questions(read_conversations(CONVERSATIONS), config.data.shards.val_fraction)
     with runtime.compute():
         bpb = text_figures(trained, open_shards(SHARDS), config.eval.max_documents)
@@ -40,14 +43,9 @@ def main() -> None:
     _write_json(REPORTS / "samples.json", shown)
     pictures = {
         "training": training_curves(REPORTS / "train.csv"),
-        "bits_per_byte": bars("Bits por byte (menos es mejor)", bpb),
+        "bits_per_byte": bars("Bits por byte en texto reservado (menos es mejor)", bpb),
+        "grounded": bars("Preguntas sobre un texto reservado (más es mejor)", *score_bars(grounded)),
     }
-    chances = {
-        "elige la buena de 4": grounded.get("choice_chance", 0),
-        "F1 de la respuesta": grounded.get("f1_chance", 0),
-    }
-    scores = {"elige la buena de 4": grounded.get("choice_accuracy", 0), "F1 de la respuesta": grounded.get("f1", 0)}
-    pictures["grounded"] = bars("Preguntas sobre un texto reservado (más es mejor)", scores, chances)
     write_pictures(REPORTS, pictures)
     for source, value in bpb.items():
         say(f"{source}: {value:.3f} bits por byte en texto reservado")

@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from enlace.config.dotenv import load_dotenv
 from enlace.config.load import hardware_profiles, load_config
 from enlace.config.paths import project_root, runs_dir
 from enlace.config.rules import micro_batch_size
@@ -13,7 +14,7 @@ from enlace.console import errors, run_main, say
 from enlace.data.shards import open_shards
 from enlace.durable import locked, write_atomic
 from enlace.export.weights import save_weights
-from enlace.train.backends import prepare, this_machine
+from enlace.train.backends import memory_errors, prepare, this_machine
 from enlace.train.run import fingerprint, fit_with_progress, make_trainer, records_csv, validator
 from enlace.train.trainer import Interrupted
 
@@ -24,9 +25,10 @@ LOG = Path("reports/train.csv")
 
 def main() -> None:
     """Train, or go on where the run was cut, then export and forget the run."""
+    load_dotenv()
     config = load_config()
     hardware, name = config.hardware, config.layers.hardware
-    runtime = prepare(name, hardware, hardware_profiles(project_root()), this_machine())
+    runtime = prepare(name, hardware, hardware_profiles(project_root()), this_machine(), config.model.head_dim)
     shards = open_shards(SHARDS)
     run_name = fingerprint(config.model, config.train, config.data.mixture, shards)
     run = runs_dir() / run_name
@@ -38,7 +40,8 @@ def main() -> None:
         million = config.model.n_parameters(shards.manifest.vocab_size) / 1e6
         say(f"{million:.1f} millones de parámetros, {runtime.precision} en {runtime.device}, perfil {name}.")
         try:
-            fit_with_progress(trainer, validator(shards, config.train, runtime.device, micro))
+            with memory_errors(name):
+                fit_with_progress(trainer, validator(shards, config.train, runtime.device, micro))
         except Interrupted as stop:
             say(f"Guardado en el paso {trainer.step}. Para continuar, repite el mismo comando.")
             sys.exit(128 + stop.signal_number)
@@ -53,7 +56,7 @@ def main() -> None:
         tokenizer = shards.tokenizer_path.read_bytes()
         save_weights(MODEL, trainer.model, tokenizer, config.train.seq_len, record)
         write_atomic(LOG, records_csv(trainer.log.records()))
-    shutil.rmtree(run)
+        shutil.rmtree(run)
 
 
 if __name__ == "__main__":

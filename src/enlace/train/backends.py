@@ -8,6 +8,7 @@ rows in torch 2.13), and the quadratic "math" kernel is used only where the prof
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ class Runtime:
     device: torch.device
     precision: Precision
     kernels: tuple[SDPBackend, ...]
+    machine_name: str  # results are exact to the bit on one kind of machine only
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,12 +77,15 @@ def this_machine() -> Machine:
     return Machine("cuda", card.name, (card.major, card.minor), card.total_memory / GIB, native_bfloat16)
 
 
-def prepare(name: str, profile: HardwareConfig, others: Mapping[str, HardwareConfig], machine: Machine) -> Runtime:
+def prepare(
+    name: str, profile: HardwareConfig, others: Mapping[str, HardwareConfig], machine: Machine, width: int
+) -> Runtime:
     """Check the profile against the machine, set torch up for it, and try one pass in its types and kernels.
 
     Args:
         name: of the profile.
         others: every profile of the project by name, to suggest one that fits.
+        width: of an attention head, which not every kernel takes.
 
     Raises:
         HardwareError: the machine lacks what the profile asks; nothing was allocated.
@@ -90,8 +95,13 @@ def prepare(name: str, profile: HardwareConfig, others: Mapping[str, HardwareCon
         torch.set_num_threads(profile.threads)
     if profile.keep_heap:
         keep_heap()
+    if profile.device == "cuda":
+        # Without these the backward passes of attention and embedding add in whatever order their threads finish, and
+        # a run does not even repeat itself. cuBLAS reads the variable when it starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     runtime = runtime_of(profile, machine)
-    _try_out(name, runtime)
+    _try_out(name, runtime, width)
     return runtime
 
 
@@ -116,7 +126,21 @@ def runtime_of(profile: HardwareConfig, machine: Machine) -> Runtime:
     precision = profile.precision
     if precision == "auto":
         precision = "bfloat16" if machine.native_bfloat16 else "float32"
-    return Runtime(torch.device(profile.device), precision, tuple(_KERNELS[k] for k in profile.sdpa_backends))
+    return Runtime(
+        torch.device(profile.device), precision, tuple(_KERNELS[k] for k in profile.sdpa_backends), machine.name
+    )
+
+
+@contextmanager
+def memory_errors(name: str) -> Iterator[None]:
+    """Turn a card that runs out of memory inside into a `HardwareError` with the way out."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise HardwareError(
+            f"No cabe en la memoria de la tarjeta. Baja micro_batch_size en configs/hardware/{name}.yaml y repite el "
+            f"comando: continúa desde el último punto de guardado."
+        ) from error
 
 
 def keep_heap() -> None:
@@ -148,12 +172,15 @@ def _mismatch(profile: HardwareConfig, machine: Machine) -> str | None:
     return None
 
 
-def _try_out(name: str, runtime: Runtime) -> None:
+def _try_out(name: str, runtime: Runtime, width: int) -> None:
     """One forward and backward of causal attention, so that a missing kernel is found now and not hours later."""
     try:
-        q = torch.randn(1, 2, 16, 64, device=runtime.device, dtype=runtime.dtype, requires_grad=True)
+        q = torch.randn(1, 2, 128, width, device=runtime.device, dtype=runtime.dtype, requires_grad=True)
         with runtime.compute():
-            F.scaled_dot_product_attention(q, q, q, is_causal=True).float().sum().backward()
+            y = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        y.float().sum().backward()
+    except torch.OutOfMemoryError as error:
+        raise HardwareError("La tarjeta no tiene memoria libre. Cierra los programas que la usan y repite.") from error
     except RuntimeError as error:
         kernels = ", ".join(kernel.name for kernel in runtime.kernels)
         raise HardwareError(

@@ -46,14 +46,13 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
             shutil.rmtree(final)
         temporary.rename(final)
         fsync_dir(run)
+        _sweep(run, step, keep)
     except (OSError, RuntimeError, EnlaceError) as error:  # torch.save turns a full disk into RuntimeError
         shutil.rmtree(temporary, ignore_errors=True)
         raise EnlaceError(
             f"{final}: no se pudo guardar ({error}). Los puntos de guardado anteriores siguen ahí; "
             f"libera espacio y repite el comando para continuar."
         ) from error
-    for old in _folders(run)[keep:]:
-        shutil.rmtree(old)
     return final
 
 
@@ -91,6 +90,15 @@ def damage(folder: Path) -> str | None:
     if digest != manifest.get("sha256"):
         return "state.pt no es lo que se guardó: su sha256 no coincide"
     return None
+
+
+def _sweep(run: Path, step: int, keep: int) -> None:
+    """Leave the newest `keep` up to `step`. Those of later steps were damaged, or the run would not be here."""
+    folders = _folders(run)
+    later = [folder for folder in folders if folder.name > f"step-{step:08d}"]
+    kept = [folder for folder in folders if folder not in later][:keep]
+    for folder in [*(f for f in folders if f not in kept), *run.glob("step-*.tmp")]:
+        shutil.rmtree(folder)
 
 
 def _folders(run: Path) -> list[Path]:

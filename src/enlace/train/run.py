@@ -67,7 +67,7 @@ def validator(
         "val_loss": corpus_rows(shards, "val", train.seq_len),
         "val_chat_loss": chat_rows(shards, "val", train.seq_len),
     }
-    samples = {name: first_rows(rows, VALIDATION_ROWS) for name, rows in kinds.items() if rows is not None}
+    samples = {name: sample_rows(rows, VALIDATION_ROWS) for name, rows in kinds.items() if rows is not None}
 
     def validate(model: Transformer) -> dict[str, float]:
         losses = {}
@@ -82,9 +82,10 @@ def validator(
     return validate
 
 
-def first_rows(rows: Rows, count: int) -> Batch:
-    """The first `count` rows (or all) as one batch."""
-    ids, masks = zip(*(rows.row(i, 0) for i in range(min(count, len(rows)))), strict=True)
+def sample_rows(rows: Rows, count: int) -> Batch:
+    """`count` rows (or all) as one batch, spread evenly, so that every source has some."""
+    count = min(count, len(rows))
+    ids, masks = zip(*(rows.row(i * len(rows) // count, 0) for i in range(count)), strict=True)
     tokens, mask = (torch.stack([torch.from_numpy(row) for row in part]) for part in (ids, masks))
     return Batch(tokens[:, :-1], tokens[:, 1:], mask[:, 1:])
 
@@ -100,16 +101,23 @@ def fit_with_progress(trainer: Trainer, validate: Callable[[Transformer], Mappin
             bar.update(
                 task,
                 advance=1,
-                loss=f"pérdida {record['loss']:.3f}" if record["loss"] is not None else "paso saltado",
+                loss="paso saltado" if record["skipped"] else f"pérdida {_figure(record, 'loss')}",
                 speed=f"{speed * train.batch_tokens:,.0f} tokens/s" if speed else "",
             )
             if "val_loss" in record:
-                held_out = ", ".join(
-                    f"{name} {record[name]:.3f}" for name in ("val_loss", "val_chat_loss") if name in record
-                )
-                console.say(f"paso {record['step'] + 1}/{train.steps}: loss {record['loss']:.3f}, {held_out}")
+                told = {
+                    "pérdida": "loss",
+                    "en texto reservado": "val_loss",
+                    "en respuestas reservadas": "val_chat_loss",
+                }
+                figures = ", ".join(f"{text} {_figure(record, key)}" for text, key in told.items() if key in record)
+                console.say(f"paso {record['step'] + 1}/{train.steps}: {figures}")
 
         trainer.fit(validate, show)
+
+
+def _figure(record: Record, key: str) -> str:
+    return "no finita" if record[key] is None else f"{record[key]:.3f}"
 
 
 def records_csv(records: list[Record]) -> bytes:

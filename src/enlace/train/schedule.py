@@ -6,16 +6,8 @@ for the shape, arXiv 2405.18392 for the linear decay.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from enlace.config.schema import TrainConfig
-
-Phase = Literal["stable", "decay"]
-
-
-def phase(step: int, train: TrainConfig) -> Phase:
-    """Which mixture step `step` (from 0) reads: the warm-up belongs to the stable phase."""
-    return "stable" if step < train.stable_end else "decay"
+from enlace.data.loader import stable_end
 
 
 def lr_scale(step: int, train: TrainConfig) -> float:
@@ -27,7 +19,7 @@ def lr_scale(step: int, train: TrainConfig) -> float:
     """
     if step < train.warmup_steps:
         return (step + 1) / train.warmup_steps
-    if step < train.stable_end:
+    if step < stable_end(train):
         return 1.0
-    done = (step - train.stable_end + 1) / (train.decay_steps + (train.min_lr_ratio == 0))
+    done = (step - stable_end(train) + 1) / (train.decay_steps + (train.min_lr_ratio == 0))
     return 1 - done * (1 - train.min_lr_ratio)

@@ -23,14 +23,15 @@ from torch import Tensor
 
 from enlace import EnlaceError
 from enlace.config.schema import TrainConfig
-from enlace.data.loader import Batch, Loader
-from enlace.durable import write_atomic
+from enlace.console import errors
+from enlace.data.loader import Batch, Loader, phase
+from enlace.durable import reason, write_atomic
 from enlace.model.transformer import Transformer
 from enlace.train import checkpoint
 from enlace.train.backends import Runtime
 from enlace.train.loss import loss_sums
 from enlace.train.optim import build_optimizers
-from enlace.train.schedule import lr_scale, phase
+from enlace.train.schedule import lr_scale
 
 MAX_SKIPPED_IN_A_ROW = 20
 Record = dict[str, Any]
@@ -91,9 +92,10 @@ class Trainer:
                     record |= self._validated(validate)
                 self.log.append(record)
                 on_step(record)
-                if self.step % train.checkpoint_every == 0 or self.step == train.steps or stop():
+                number = stop()  # asked once: a signal between save and raise would claim a save that was not made
+                if self.step % train.checkpoint_every == 0 or self.step == train.steps or number:
                     self.save()
-                if number := stop():
+                if number:
                     raise Interrupted(number)
 
     def train_step(self, step: int) -> Record:
@@ -133,12 +135,12 @@ class Trainer:
         total = torch.zeros((), device=self.runtime.device)
         for micro in batch.micro_batches(self.micro_batch_size):
             inputs, targets, mask = (
-                tensor.to(self.runtime.device, non_blocking=True)
-                for tensor in (micro.inputs, micro.targets, micro.mask)
+                tensor.to(self.runtime.device) for tensor in (micro.inputs, micro.targets, micro.mask)
             )
             with self.runtime.compute():
                 sums = loss_sums(self.model.logits(self.model(inputs)), targets, mask)
-                self.scaler.scale(sums.total(self.train.z_loss) / n_trained).backward()
+                loss = sums.total(self.train.z_loss) / n_trained
+            self.scaler.scale(loss).backward()
             total += sums.cross_entropy.detach()
         return total
 
@@ -147,16 +149,16 @@ class Trainer:
         if self.skipped_in_a_row > MAX_SKIPPED_IN_A_ROW:
             raise EnlaceError(
                 f"Paso {step}: {self.skipped_in_a_row} pasos seguidos sin pérdida o gradiente finitos "
-                f"(loss={loss}, grad_norm={grad_norm}). Baja train.lr y train.muon_lr en params.yaml; "
-                f"el último punto de guardado bueno sigue en {self.run}."
+                f"(loss={loss}, grad_norm={grad_norm}). Baja train.lr y train.muon_lr en params.yaml y repite; "
+                f"los puntos de guardado de esta ejecución siguen en {self.run}."
             )
 
-    def _validated(self, validate: Callable[[Transformer], Mapping[str, float]]) -> Mapping[str, float]:
+    def _validated(self, validate: Callable[[Transformer], Mapping[str, float]]) -> Record:
         self.model.eval()
         with torch.no_grad(), self.runtime.compute():
             figures = validate(self.model)
         self.model.train()
-        return figures
+        return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
     def save(self) -> None:
         """Write a checkpoint; the log up to here is durable before it."""
@@ -169,10 +171,9 @@ class Trainer:
         if state is None:
             self.log.cut(0)
             return False
+        now = environment(self)
         differences = [
-            f"{key} era {value} y es {environment(self)[key]}"
-            for key, value in state["environment"].items()
-            if environment(self)[key] != value
+            f"{key} era {value} y es {now[key]}" for key, value in state["environment"].items() if now[key] != value
         ]
         if differences:
             warn(f"Continúo, pero no bit a bit: {'; '.join(differences)}.")
@@ -198,7 +199,8 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty where the run was saved in a precision that needs no scaler
+            self.scaler.load_state_dict(state["scaler"])
         self.skipped_in_a_row = state["skipped_in_a_row"]
         restore_generators(state["generators"])
 
@@ -211,9 +213,14 @@ class RunLog:
 
     def append(self, record: Record) -> None:
         """Add one record; not yet durable."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise EnlaceError(
+                f"{self.path}: no se puede escribir ({reason(error)}). Arréglalo y repite el comando para continuar."
+            ) from error
 
     def cut(self, step: int) -> None:
         """Keep the records of steps before `step`; a torn last line goes too."""
@@ -242,10 +249,9 @@ def _step_of(line: bytes) -> float:
 def environment(trainer: Trainer) -> dict[str, str]:
     """What exactness depends on beside the state; another value means other last bits."""
     runtime = trainer.runtime
-    device = torch.cuda.get_device_name() if runtime.device.type == "cuda" else "cpu"
     return {
         "torch": str(torch.__version__),
-        "dispositivo": device,
+        "equipo": runtime.machine_name,
         "precisión": runtime.precision,
         "hilos": str(torch.get_num_threads()),
         "micro_batch_size": str(trainer.micro_batch_size),
@@ -295,6 +301,7 @@ def stop_requests() -> Iterator[Callable[[], int]]:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = number
+        errors.print("\nGuardo y salgo al acabar este paso…", markup=False)
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

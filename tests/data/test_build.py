@@ -174,13 +174,15 @@ def test_a_refusal_says_the_way_out_and_leaves_what_was_there(
     assert _files(tmp_path) == before
 
 
-def test_a_split_without_conversations_is_not_blamed_on_the_length_of_documents(
-    documents: list[Document], shards_config: Configure, tmp_path: Path
+@pytest.mark.parametrize(("document_hash", "side"), [("0" * 16, "val"), ("f" * 16, "train")])
+def test_the_conversations_may_lack_a_side(
+    documents: list[Document], shards_config: Configure, tmp_path: Path, document_hash: str, side: str
 ) -> None:
-    with pytest.raises(EnlaceError, match=r"«chat» queda con 0 para entrenar y 1 .*añade conv.*baja") as failure:
-        chat = Conversation((Message("user", "¿Sí?"), Message("assistant", "Sí.")), "0" * 16)
-        build_shards(documents, [chat], shards_config(), tmp_path / "shards")
-    assert "min_chars" not in str(failure.value)
+    """Own text has few of them (only the household's): a small `val_fraction` holds none out."""
+    chat = Conversation((Message("user", "¿Sí?"), Message("assistant", "Sí.")), document_hash)
+    build_shards(documents, [chat], shards_config(), tmp_path / "shards")
+    shards = open_shards(tmp_path / "shards")
+    assert [split for split in ("train", "val") if "chat" in shards.names(split)] == [side]
 
 
 def test_text_is_only_normalised(documents: list[Document], shards_config: Configure, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from enlace import EnlaceError
 from enlace.config.schema import FolderSource, WheelSource
 from enlace.data import fetch
-from enlace.data.corpus import documents_of, unread_files
+from enlace.data.corpus import documents_of, listing, unread_files
 from enlace.data.documents import Document, read_documents, write_documents
 from enlace.data.jsonl import json_lines
 
@@ -195,3 +195,28 @@ def test_no_network_is_said_as_such() -> None:
     )
     assert fetch._cause(stderr) == "no hay conexión con el índice de paquetes de Python"
     assert fetch._cause("") == "pip dice: nada"
+
+
+def test_links_are_followed_and_broken_ones_complained_of(tmp_path: Path) -> None:
+    elsewhere, own = tmp_path / "libros", tmp_path / "propio"
+    for folder in (elsewhere, own):
+        folder.mkdir()
+    (elsewhere / "quijote.txt").write_text("En un lugar de la Mancha", encoding="utf-8")
+    (own / "libros").symlink_to(elsewhere)
+    (elsewhere / "vuelta").symlink_to(own)  # a circle
+    source = CASA.model_copy(update={"path": "propio"})
+    assert [document.text for document in documents_of(source, tmp_path)] == ["En un lugar de la Mancha"]
+    (own / "roto.txt").symlink_to(tmp_path / "nada")
+    with pytest.raises(EnlaceError, match=r"roto\.txt: no se puede leer \(no existe\)"):
+        list(documents_of(source, tmp_path))
+
+
+def test_the_listing_tells_other_texts(tmp_path: Path) -> None:
+    folder = tmp_path / "propio"
+    folder.mkdir()
+    source = CASA.model_copy(update={"path": "propio"})
+    seen = [listing(source, tmp_path)]
+    for name, text in (("a.txt", "uno"), ("b.txt", "dos"), ("b.txt", "otro"), ("c.pdf", "nadie lo lee")):
+        (folder / name).write_text(text, encoding="utf-8")
+        seen.append(listing(source, tmp_path))
+    assert len(set(seen)) == 4 and seen[-1] == seen[-2]

@@ -181,3 +181,11 @@ def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content: bytes 
         path.write_bytes(content)
     with pytest.raises(EnlaceError, match=r"tokenizer\.json.*build-shards"):
         Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("word", ["." * 1_000_000, "a" * 1_000_000, "ñ" * 1001, "-=" * 400_000])
+def test_a_word_that_never_ends_is_read_in_pieces(tokenizer: Tokenizer, word: str) -> None:
+    """Rows of dots in scanned books: merging takes the square of the length, hours for a megabyte."""
+    text = f"Índice {word} página 9"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert train_tokenizer([text, text], 260).get_vocab_size() == 260

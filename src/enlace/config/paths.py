@@ -25,18 +25,24 @@ def project_root(start: Path | None = None) -> Path:
     raise EnlaceError(f"No hay params.yaml en {start} ni más arriba. Entra en la carpeta del proyecto y repite.")
 
 
+def main_checkout() -> Path:
+    """The project's own folder, where what git does not track lies; also from a throw-away clone of it."""
+    root = os.environ.get("DVC_ROOT")
+    return Path(root) if root else project_root()
+
+
 def _kept(variable: str, *default: str) -> Path:
     if chosen := os.environ.get(variable):
-        return Path(chosen).expanduser().resolve()
-    root = os.environ.get("DVC_ROOT")
-    return (Path(root) if root else project_root()).joinpath(*default)
+        path = Path(chosen).expanduser()
+        return path if path.is_absolute() else (main_checkout() / path).resolve()
+    return main_checkout().joinpath(*default)
 
 
 def ledger_dir() -> Path:
-    """Paid requests and answers: ``$LEDGER_DIR``, else ``data/ledger`` of the main checkout."""
+    """Paid requests and answers: ``$LEDGER_DIR``, else ``data/ledger``; relative to the main checkout."""
     return _kept("LEDGER_DIR", "data", "ledger")
 
 
 def runs_dir() -> Path:
-    """Checkpoints of unfinished runs: ``$RUNS_DIR``, else ``.runs`` of the main checkout."""
+    """Checkpoints of unfinished runs: ``$RUNS_DIR``, else ``.runs``; relative to the main checkout."""
     return _kept("RUNS_DIR", ".runs")

@@ -75,7 +75,11 @@ def build_shards(
 def _split(
     documents: Iterable[Document], conversations: Iterable[Conversation], config: ShardsConfig, dropped: Counter[str]
 ) -> dict[tuple[str, Split], list[Document | Conversation]]:
-    """What is kept, by stream and side of the split: sources by name, then the conversations; no side is empty."""
+    """What is kept, by stream and side of the split: sources by name, then the conversations, where there are any.
+
+    Every source has both sides. The conversations may lack one: a home's are few, and a small `val_fraction` may hold
+    out none.
+    """
     normal = [replace(document, text=normalise(document.text)) for document in documents]
     names = sorted({document.source for document in normal})
     if not names:
@@ -94,13 +98,12 @@ def _split(
         streams[CHAT, _side(chat.document_hash, config.val_fraction)].append(chat)
     for name in names:
         train, val = (len(streams[name, split]) for split in SPLITS)
-        if not (train and val):
-            more = "añade conversaciones" if name == CHAT else "añade textos, baja data.shards.min_chars"
+        if name != CHAT and not (train and val):
             raise EnlaceError(
                 f"«{name}» queda con {train} para entrenar y {val} para validar, y hace falta al menos uno de cada: "
-                f"{more} o {'sube' if train else 'baja'} data.shards.val_fraction"
+                f"añade textos, baja data.shards.min_chars o {'sube' if train else 'baja'} data.shards.val_fraction"
             )
-    return streams
+    return {stream: items for stream, items in streams.items() if items}
 
 
 def _select_documents(documents: list[Document], min_chars: int, dropped: Counter[str]) -> list[Document]:

@@ -23,6 +23,8 @@ _SPACES = re.compile(" {2,}")
 # follows it, where a plain "[ \t]+" would read the rest of it again from each of its characters.
 _LINE_END = re.compile(r"(?<![ \t])[ \t]++\n")
 _BLANK_LINES = re.compile(r"\n{3,}")
+# Empty cells by the thousand; over some hundred thousand blanks in a run, the tokenizer's regular expression breaks.
+_LONG_GAP = re.compile(r"([ \t]{64})[ \t]++")
 
 # What a summary keeps of the article it was cut from: note marks "[3]" and the parentheses that held a pronunciation,
 # with the spaces around them. "f()" is code, not a leftover: the parenthesis must follow a space.
@@ -34,7 +36,7 @@ _EMPTY = re.compile(r"(?:^|(?<![ \t])[ \t]++)\([\s,;]*+\)" + _BEFORE_SIGN, re.MU
 def normalise(text: str) -> str:
     """The canonical spelling of `text`: NFC, LF line breaks, no invisible characters, no superfluous white space.
 
-    Tabs stay; runs of spaces become one, and more than one blank line becomes one. Idempotent.
+    Tabs stay, up to 64 in a run; runs of spaces become one, and more than one blank line becomes one. Idempotent.
     """
     text = _LINE_BREAK.sub("\n", text)
     text = _INVISIBLE.sub("", text)
@@ -44,6 +46,7 @@ def normalise(text: str) -> str:
         text = unicodedata.normalize("NFC", text)
     text = _SPACES.sub(" ", text)
     text = _LINE_END.sub("\n", text)
+    text = _LONG_GAP.sub(r"\1", text)
     return _BLANK_LINES.sub("\n\n", text).strip(" \t\n")
 
 

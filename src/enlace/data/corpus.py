@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +40,18 @@ def unread_files(source: WheelSource | FolderSource, root: Path) -> list[str]:
     return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)]
 
 
+def listing(source: FolderSource, root: Path) -> str:
+    """Digest of the names and sizes of the files that `documents_of` reads: another one means other texts.
+
+    Not of their content, which would mean reading everything to know whether to read it.
+    """
+    folder = root / source.path
+    files = [path for path in _files(folder) if path.suffix.lower() in _READ]
+    sizes = [path.stat().st_size if path.exists() else None for path in files]
+    lines = [f"{path.relative_to(folder)}\0{size}\n" for path, size in zip(files, sizes, strict=True)]
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
 def _from_wheel(source: WheelSource) -> Iterator[Document]:
     """Wheels hold summaries of encyclopedias; their leftovers end here, and nothing later alters what a text says."""
     for title, record in wheel_records(source).items():
@@ -62,7 +76,19 @@ def _from_folder(source: FolderSource, folder: Path) -> Iterator[Document]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """All files of `folder`, in name order, through links to folders too; a broken link counts, to be complained of."""
+    found: list[Path] = []
+    entered: set[Path] = set()
+    for name, folders, files in os.walk(folder, followlinks=True):
+        here = Path(name).resolve()
+        if here in entered:  # a link back to where we came from, or to what was read already
+            folders.clear()
+            continue
+        entered.add(here)
+        folders.sort()  # so that the same one is the way in where two links lead to one place
+        paths = (Path(name, file) for file in files)
+        found += [path for path in paths if path.is_file() or not path.exists()]
+    return sorted(found)
 
 
 def _document(id: str, record: dict[str, Any], source: WheelSource | FolderSource, where: str) -> Document:

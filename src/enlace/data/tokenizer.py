@@ -10,7 +10,9 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,21 @@ SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+
+# Merging takes the square of a word's length: a megabyte of dots in a scanned book would take hours.
+_LONGEST_WORD = 1000
+_TOO_LONG = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
+
+
+def _pieces(text: str) -> list[str]:
+    """`text`, cut only where something goes on for more than 1,000 characters without a space."""
+    cuts = [
+        cut
+        for word in _TOO_LONG.finditer(text)
+        for cut in range(word.start() + _LONGEST_WORD, word.end(), _LONGEST_WORD)
+    ]
+    return [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
@@ -57,7 +74,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeniz
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator((piece for text in texts for piece in _pieces(text)), trainer)
     if (reached := tokenizer.get_vocab_size()) < vocab_size:
         raise EnlaceError(
             f"data.shards.vocab_size: los textos solo dan para un vocabulario de {reached} y se pidió {vocab_size}; "
@@ -98,7 +115,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, never a special one."""
-        return self._encoding.encode_ordinary(text)
+        return [id for piece in _pieces(text) for id in self._encoding.encode_ordinary(piece)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; special tokens are silent, and bytes that are not UTF-8 become U+FFFD."""

@@ -28,11 +28,15 @@ $(READY): pyproject.toml
 	@touch $@
 
 repro: setup ## todo: corpus, respuestas, shards, entrenamiento y evaluación (lo que falte)
+	@enlace config check
+	@enlace corpus || dvc repro -f -s fetch-corpus
 	@dvc repro
 	@enlace summary
 
 train: setup ## entrena con params.yaml; HW=rtx2060 cambia de equipo, SET="train.lr=1e-3" lo prueba como experimento
 	$(if $(HW),@enlace config hardware $(HW))
+	@enlace config check $(SET)
+	@enlace corpus || dvc repro -f -s fetch-corpus
 	$(if $(SET),dvc exp run $(foreach kv,$(SET),-S $(kv)) train,dvc repro train)
 
 preset: setup ## P=hogar-100m: pone un conjunto entero de valores en params.yaml

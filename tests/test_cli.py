@@ -91,6 +91,23 @@ def test_config_check_show_and_diff(project: Path) -> None:
     _fails(_enlace(project, "config", "diff", "hogar"), "No hay preset «hogar» (¿querías decir «hogar-100m»?)")
 
 
+def test_other_values_are_checked_before_anything_is_touched(project: Path) -> None:
+    check = _enlace(project, "config", "check", "train.lr=1e-3", "model=base", "train.steps=2000")
+    assert check.returncode == 0 and "modelo base" in check.stdout and "2000 pasos" in check.stdout
+    _fails(_enlace(project, "config", "check", "train.steps=20"), "train.decay_steps", "train.steps=20")
+    _fails(_enlace(project, "config", "check", "train.stepz=20"), "«train.stepz» (¿querías decir «steps»?)")
+    _fails(_enlace(project, "config", "check", "trian.steps.x=20"), "no hay ninguna clave «trian.steps.x»")
+    _fails(_enlace(project, "config", "check", "train.steps"), "CLAVE=VALOR")
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "no", '{"bits_per_byte": {}}'])
+def test_a_report_that_is_none_says_how_to_make_it_again(project: Path, content: str) -> None:
+    (project / "reports").mkdir(exist_ok=True)
+    for name in ("metrics.json", "samples.json"):
+        (project / "reports" / name).write_text(content, encoding="utf-8")
+    _fails(_enlace(project, "summary"), "metrics.json", "dvc repro -f -s eval")
+
+
 def test_a_bad_configuration_is_one_message_and_status_1(project: Path) -> None:
     with (project / "params.yaml").open("a") as file:
         file.write("\nnada: 1\n")

@@ -42,12 +42,37 @@ Seed = Annotated[
 ]
 
 
+@app.command()
+def corpus() -> None:
+    """Dice si los textos propios cambiaron desde que se leyeron, y acaba entonces con estado 1."""
+    from enlace.config.schema import FolderSource
+    from enlace.data.corpus import listing
+
+    root = project_root()
+    noted = root / "data/raw/sources.json"
+    if not noted.exists():
+        return
+    read = {source["name"]: source.get("listing") for source in json.loads(noted.read_bytes())}
+    for source in load_config(root).corpus.sources:
+        if isinstance(source, FolderSource) and read.get(source.name, "") not in ("", listing(source, root)):
+            console.say(f"{source.path} cambió desde que se leyó: se lee otra vez.")
+            raise typer.Exit(1)
+
+
 @config_app.command("check")
-def config_check() -> None:
+def config_check(
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="CLAVE=VALOR…", help="Otros valores, por ejemplo train.lr=1e-3.")
+    ] = None,
+) -> None:
     """Comprueba la configuración y dice qué se entrenaría."""
+    from enlace.config import yaml12
     from enlace.config.rules import GIB, estimate_memory
 
-    config = load_config()
+    given = [change.partition("=") for change in changes or []]
+    if wrong := [key for key, sign, _ in given if not sign]:
+        raise EnlaceError(f"«{wrong[0]}» no es CLAVE=VALOR. Por ejemplo: train.lr=1e-3")
+    config = load_config(changes={key: yaml12.loads(value, key) for key, _, value in given})
     vocab_size, train = config.data.shards.vocab_size, config.train
     console.say(
         f"Bien: modelo {config.layers.model} ({config.model.n_parameters(vocab_size) / 1e6:.1f} M de parámetros), "
@@ -106,7 +131,10 @@ def config_hardware(
 def summary() -> None:
     """Enseña las medidas y unas muestras del modelo entrenado."""
     reports = project_root() / "reports"
-    metrics, samples = _read_report(reports / "metrics.json"), _read_report(reports / "samples.json")
+    metrics, samples = (
+        _read_report(reports / "metrics.json", "bits_per_byte", "grounded"),
+        _read_report(reports / "samples.json", "answers", "continuations"),
+    )
     console.say("")
     for source, value in metrics["bits_per_byte"].items():
         console.say(f"Bits por byte en texto reservado ({source}): {value:.3f}")
@@ -211,14 +239,16 @@ def _read_line() -> str:
         return ""
 
 
-def _read_report(path: Path) -> dict[str, Any]:
+def _read_report(path: Path, *keys: str) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise EnlaceError(f"{path}: todavía no hay medidas. Entrena y evalúa con: make repro") from None
     except ValueError as error:
-        raise EnlaceError(f"{path}: no es JSON válido ({error}). Rehazlo con: dvc repro -f eval") from error
-    return content
+        raise EnlaceError(f"{path}: no es JSON válido. Rehazlo con: dvc repro -f -s eval") from error
+    if not (isinstance(content, dict) and all(key in content for key in keys)):
+        raise EnlaceError(f"{path}: no son las medidas de un modelo. Rehazlas con: dvc repro -f -s eval")
+    return dict(content)
 
 
 def _shown(value: object) -> str:

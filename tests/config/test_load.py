@@ -203,6 +203,16 @@ def test_choosing_hardware_changes_that_line_alone(project: Path) -> None:
     assert load_config(project).layers.hardware == "h200"
 
 
+@pytest.mark.parametrize("line", ['"hardware": cpu', "'hardware' : cpu  # mine", "hardware : cpu"])
+def test_choosing_hardware_works_however_the_line_is_spelt(project: Path, line: str) -> None:
+    params = project / "params.yaml"
+    text = re.sub(r"^hardware: cpu", line, params.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    params.write_text(text, encoding="utf-8")
+    assert load_config(project).layers.hardware == "cpu"
+    choose_hardware(project, "h200")
+    assert load_config(project).layers.hardware == "h200"
+
+
 def test_a_bad_choice_leaves_params_as_it_was(project: Path) -> None:
     before = (project / "params.yaml").read_bytes()
     for choose in (choose_hardware, choose_preset):
@@ -255,6 +265,12 @@ def test_what_is_kept_is_found_through_dvc_root(project: Path, tmp_path: Path, m
     assert (ledger_dir(), runs_dir()) == (Path("/otra/data/ledger"), Path("/otra/.runs"))
     monkeypatch.setenv("LEDGER_DIR", str(tmp_path / "pagado"))
     assert ledger_dir() == tmp_path / "pagado"
+    # Relative to the project: from a clone that is thrown away it would be another ledger, and everything bought again.
+    monkeypatch.setenv("LEDGER_DIR", "pagado")
+    monkeypatch.setenv("RUNS_DIR", "../vueltas")
+    assert (ledger_dir(), runs_dir()) == (Path("/otra/pagado"), Path("/vueltas"))
+    monkeypatch.delenv("DVC_ROOT")
+    assert ledger_dir() == project / "pagado"
 
 
 @pytest.mark.parametrize(
@@ -305,6 +321,14 @@ def test_yaml_that_no_layer_can_hold_names_file_and_line(project: Path, file: st
     (project / file).write_text(f"# una línea\n{line}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"^{file}:2: no es YAML válido \([^()]*\)\. Corrige esa línea\.$"):
         load_config(project) if file == "params.yaml" else load_config(project, params=ROOT / "params.yaml")
+
+
+@pytest.mark.parametrize("line", ["a: [1", "a: 'b", "a: b: c", "\ta: 1", "a: *b", "%a", "a: !b c", "- x\na: 1"])
+def test_what_is_not_yaml_is_said_in_spanish(project: Path, line: str) -> None:
+    (project / "params.yaml").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^params\.yaml:\d+: no es YAML válido \([^()a-z]*[^()]*\)\.") as error:
+        load_config(project)
+    assert not re.search(r"\b(expected|found|while|could|not|mapping|undefined)\b", str(error.value))
 
 
 def test_yaml_too_deep_is_an_error(project: Path) -> None:

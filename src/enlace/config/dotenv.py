@@ -41,8 +41,10 @@ def load_dotenv(path: str | Path = ".env") -> list[str]:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise EnlaceError(f"{path}: no se puede leer ({type(error).__name__}).") from None
+    except UnicodeDecodeError:
+        raise EnlaceError(f"{path}: no es UTF-8; guarda el archivo en UTF-8.") from None
+    except OSError:
+        raise EnlaceError(f"{path}: no se puede leer: mira que sea un archivo y que tengas permiso.") from None
     values: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip(" \t") and not line.lstrip(" \t").startswith("#"):

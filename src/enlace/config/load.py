@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,13 +29,20 @@ class ConfigError(EnlaceError):
     """A configuration that cannot be used; the message lists every problem."""
 
 
-def load_config(root: Path | None = None, *, params: Path | None = None, hardware: str | None = None) -> Config:
+def load_config(
+    root: Path | None = None,
+    *,
+    params: Path | None = None,
+    hardware: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Config:
     """The configuration of the project at `root` (default: the one around the current folder).
 
     Args:
         root: the project folder.
         params: another file in place of `params.yaml`, such as a preset.
         hardware: another hardware profile in place of the one that `params.yaml` names.
+        changes: other values of `params.yaml`, by dotted key ("train.lr").
 
     Raises:
         ConfigError: a file is missing or malformed, a key is unknown or missing, a value or a combination is wrong.
@@ -43,6 +52,8 @@ def load_config(root: Path | None = None, *, params: Path | None = None, hardwar
     values = _mapping(params, root)
     if hardware is not None:
         values["hardware"] = hardware
+    for key, value in (changes or {}).items():
+        _change(values, key, value)
     if unknown := [key for key in values if key not in (*NAMED, *VALUES)]:
         raise ConfigError("\n".join(f"{_shown(params, root)}: {_unknown(key, [*NAMED, *VALUES])}" for key in unknown))
     layers = _layer_names(values, params, root)
@@ -62,6 +73,15 @@ def load_config(root: Path | None = None, *, params: Path | None = None, hardwar
     if broken := list(rules.problems(config)):
         raise ConfigError("\n".join(broken))
     return config
+
+
+def _change(values: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, last = dotted.split(".")
+    for section in sections:
+        values = values[section] if isinstance(values.get(section), dict) else {}
+    if last not in values:
+        raise ConfigError(f"params.yaml: no hay ninguna clave «{dotted}»{similar(last, list(values))}.")
+    values[last] = value
 
 
 def load_distill_config(root: Path | None = None) -> DistillConfig:
@@ -96,7 +116,7 @@ def choose_hardware(root: Path, name: str) -> None:
     path = root / "params.yaml"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for i, line in enumerate(lines):
-        if line.startswith("hardware:"):
+        if re.match(r"""(["']?)hardware\1[ \t]*:""", line):
             _, hash_sign, comment = line.rstrip("\n").partition("#")
             lines[i] = f"hardware: {name}" + (f"  {hash_sign}{comment}" if hash_sign else "") + "\n"
     _write(path, "".join(lines).encode())

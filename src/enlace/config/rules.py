@@ -141,15 +141,17 @@ def estimate_memory(config: Config, micro_batch: int | None = None) -> int:
 
     Weights, gradients and moments are float32: 16 bytes per parameter with AdamW, 12 where Muon keeps one moment. A
     layer keeps about 14 d_model + 4 intermediate_size values per token for the backward pass, and the loss three
-    copies of the logits in float32.
+    copies of the logits in float32. In 16 bits the residual and the norms stay in float32 and the products read
+    copies: 19 d_model instead, measured with saved_tensors_hooks, and a copy of the weights.
     """
     model, train = config.model, config.train
     tokens = (micro_batch or micro_batch_size(config.hardware, config.train)) * train.seq_len
     parameters = model.n_parameters(config.data.shards.vocab_size)
     width = 4 if config.hardware.precision in ("float32", "auto") else 2
-    activations = tokens * model.n_layers * (14 * model.d_model + 4 * model.intermediate_size) * width
+    kept, copies = (14, 0) if width == 4 else (19, 2)
+    activations = tokens * model.n_layers * (kept * model.d_model + 4 * model.intermediate_size) * width
     logits = 3 * 4 * tokens * config.data.shards.vocab_size
-    return 16 * parameters + activations + logits
+    return (16 + copies) * parameters + activations + logits
 
 
 def _divisors(n: int) -> list[int]:

@@ -29,8 +29,12 @@ class _Loader(yaml.SafeLoader):
             raise _error("valor imposible", node) from error
 
 
-def _error(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
-    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+class _Problem(yaml.constructor.ConstructorError):
+    """What is wrong, said here and so in Spanish; what PyYAML says by itself is English."""
+
+
+def _error(problem: str, node: yaml.Node) -> _Problem:
+    return _Problem(None, None, problem, node.start_mark)
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -92,9 +96,10 @@ def loads(text: str, name: str = "<texto>") -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise EnlaceError(f"{name}:{line}: no es YAML válido ({error.problem}). Corrige esa línea.") from error
+        problem = error.problem if isinstance(error, _Problem) else "sangría, comillas, comas o dos puntos"
+        raise EnlaceError(f"{name}:{line}: no es YAML válido ({problem}). Corrige esa línea.") from error
     except yaml.YAMLError as error:
-        raise EnlaceError(f"{name}: no es YAML válido ({error}).") from error
+        raise EnlaceError(f"{name}: no es YAML válido (tiene caracteres de control).") from error
     except RecursionError:
         raise EnlaceError(f"{name}: no es YAML válido (demasiados niveles, unos dentro de otros).") from None
 
@@ -105,6 +110,8 @@ def load(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise EnlaceError(f"{path}: no existe ese archivo.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise EnlaceError(f"{path}: no se puede leer ({error}).") from error
+    except OSError as error:
+        raise EnlaceError(f"{path}: no se puede leer: mira que sea un archivo y que tengas permiso.") from error
+    except UnicodeDecodeError as error:
+        raise EnlaceError(f"{path}: no es UTF-8; guarda el archivo en UTF-8.") from error
     return loads(text, str(path))

@@ -47,11 +47,12 @@ def trained(model_config: ModelConfig, small_shards: Shards) -> Trained:
 
 
 def _questions(n: int) -> list[Question]:
-    return [Question((Message("user", f"¿Quién es el {i}?"),), f"el perro {i}", "quién") for i in range(n)]
+    asked = [(Message("user", f"El {i} ladra.\n\n¿Quién es el {i}?"),) for i in range(n)]
+    return [Question(prompt, f"el perro {i}", "quién") for i, prompt in enumerate(asked)]
 
 
 def test_the_right_answer_is_first_and_the_others_are_of_its_kind_and_fixed() -> None:
-    questions = [*_questions(6), Question((Message("user", "¿Cuándo?"),), "ayer", "cuándo")]
+    questions = [*_questions(6), Question((Message("user", "Fue ayer.\n\n¿Cuándo?"),), "ayer", "cuándo")]
     sets = with_distractors(questions)
     assert len(sets) == 6, "a kind with too few answers cannot be a choice"
     for question, candidates in sets:
@@ -59,6 +60,13 @@ def test_the_right_answer_is_first_and_the_others_are_of_its_kind_and_fixed() ->
         assert len(set(candidates)) == CANDIDATES
         assert "ayer" not in candidates
     assert sets == with_distractors(questions)
+
+
+def test_a_question_without_a_passage_is_no_choice() -> None:
+    """Nothing is gained from a text that is not there: every such question would count as wrong."""
+    alone = [question.without_passage() for question in _questions(6)]
+    assert with_distractors(alone) == []
+    assert len(with_distractors([*alone, *_questions(6)])) == 6
 
 
 def test_a_model_that_learnt_the_answers_gives_them(
@@ -70,7 +78,9 @@ def test_a_model_that_learnt_the_answers_gives_them(
     save_weights(tmp_path / "m", trainer.model, small_shards.tokenizer_path.read_bytes(), 64, {"model": "x"})
     trained = load_trained(tmp_path / "m")
     conversations = [
-        Conversation((Message("user", f"¿Quién {t[3:20]}?"), Message("assistant", t[:12])), "0" * 16, "quién")
+        Conversation(
+            (Message("user", f"Cuento.\n\n¿Quién {t[3:20]}?"), Message("assistant", t[:12])), "0" * 16, "quién"
+        )
         for t in (
             "El perro come pan con aceite en el corral",
             "El gato canta al amanecer junto al río",

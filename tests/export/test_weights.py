@@ -60,6 +60,15 @@ def test_transformers_reads_it_and_says_the_same(folder: Path, model: Transforme
 def test_no_model_and_a_damaged_one_are_told_apart(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(EnlaceError, match="make repro"):
         load_trained(tmp_path / "nada")
+    tokenizer = folder / "tokenizer.json"
+    good = tokenizer.read_bytes()
+    other = json.loads(good)
+    other["model"]["vocab"]["otra"] = len(other["model"]["vocab"])
+    for bad in (b"{}", json.dumps(other).encode()):
+        tokenizer.write_bytes(bad)
+        with pytest.raises(EnlaceError, match=r"dañado.*dvc checkout --force"):
+            load_trained(folder)
+    tokenizer.write_bytes(good)
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
     with pytest.raises(EnlaceError, match="dañado"):
         load_trained(folder)

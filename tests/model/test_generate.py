@@ -66,3 +66,10 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     assert seen(0.4) == {0}
     assert seen(0.79) == {0, 1}
     assert seen(1.0) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-7, 1e-5])
+def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
+    logits = torch.tensor([1.0, 9.0, 8.0])
+    sampling = Sampling(max_new_tokens=1, temperature=temperature, top_p=1, seed=0)
+    assert sample(logits, sampling, torch.Generator().manual_seed(0)) == 1

@@ -111,7 +111,7 @@ def test_repro_runs_everything_once_and_an_experiment_runs_what_it_changes(clone
     for picture in ("training", "bits_per_byte", "grounded"):
         assert (clone / f"reports/{picture}.png").read_bytes().startswith(b"\x89PNG")
     assert "propio" in (clone / "models/MODEL_CARD.md").read_text(encoding="utf-8")
-    assert not list((clone / ".runs").glob("*/step-*")), "a finished run leaves no checkpoints"
+    assert len(list(clone.glob(".runs/*/step-*"))) == 1, "a finished run leaves its last checkpoint"
     assert "up to date" in _dvc(clone, "repro")
     # Nothing that git would take by mistake, and the whole run in a commit.
     status = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
@@ -119,10 +119,20 @@ def test_repro_runs_everything_once_and_an_experiment_runs_what_it_changes(clone
     subprocess.run("git add dvc.lock reports && git commit -qm run", shell=True, cwd=clone, check=True)
 
     out = _dvc(clone, "exp", "run", "-S", "train.lr=1e-3")
+    assert len(list(clone.glob(".runs/*/step-*"))) == 1, "that of this run: the one before is forgotten"
     assert "Running stage 'train'" in out and "Running stage 'build-shards'" not in out
     assert _digests(clone, "data/shards") == {k: v for k, v in made.items() if k.startswith("data/shards")}
     diff = json.loads(_dvc(clone, "metrics", "diff", "--json"))
     assert diff["reports/metrics.json" if "reports/metrics.json" in diff else "diff"]
+
+    # Own text that changed is seen by make, and read again also where git-ignored text is not: in a temporary clone.
+    corpus = ["enlace", "corpus"]
+    assert subprocess.run(corpus, cwd=clone, check=False).returncode == 0
+    (clone / "data/propio/nuevo.txt").write_text("El gato duerme al sol de la tarde, en el patio.", encoding="utf-8")
+    assert subprocess.run(corpus, cwd=clone, check=False).returncode == 1
+    assert "Running stage 'fetch-corpus'" in _dvc(clone, "exp", "run", "--temp", "-f", "-s", "fetch-corpus")
+    (clone / "data/propio/nuevo.txt").unlink()
+    assert subprocess.run(corpus, cwd=clone, check=False).returncode == 0
 
     # The old values come out of the run-cache: nothing is trained again, and the bytes are those of before.
     out = _dvc(clone, "exp", "run", "-S", "train.lr=" + _param(clone, "lr"))
@@ -180,7 +190,15 @@ def test_a_cut_training_stage_goes_on_and_exports_the_same_bytes(clone: Path, nu
     out, _ = whole.communicate(timeout=120)
     assert whole.returncode == 0, out
     made = _digests(clone, "models/enlace", "reports")
+
+    # DVC could not store the model (a kill, a full disk) and deletes it: it is exported again, not trained again.
     shutil.rmtree(clone / "models/enlace")
+    twice = _train(clone)
+    out, _ = twice.communicate(timeout=60)
+    assert twice.returncode == 0 and "Continúo en el paso 24 de 24" in out, out
+    assert _digests(clone, "models/enlace", "reports") == made
+    shutil.rmtree(clone / "models/enlace")
+    shutil.rmtree(clone / ".runs")
 
     cut = _train(clone)
     while not (checkpoints := list(clone.glob(".runs/*/step-*8"))) and cut.poll() is None:
@@ -196,4 +214,4 @@ def test_a_cut_training_stage_goes_on_and_exports_the_same_bytes(clone: Path, nu
     out, _ = again.communicate(timeout=120)
     assert again.returncode == 0 and "Continúo en el paso" in out, out
     assert _digests(clone, "models/enlace", "reports") == made
-    assert not list(clone.glob(".runs/*/step-*"))
+    assert len(list(clone.glob(".runs/*/step-*"))) == 1, "until another run begins"

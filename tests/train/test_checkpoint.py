@@ -34,7 +34,7 @@ def test_nothing_there_is_none(tmp_path: Path) -> None:
     assert _newest(tmp_path / "no") == (None, [])
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "no manifest", "empty manifest", "no state"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "no manifest", "empty manifest", "other manifest", "no state"])
 def test_a_damaged_newest_one_is_named_and_the_one_before_used(tmp_path: Path, damage: str) -> None:
     _save(tmp_path, 5)
     newest = _save(tmp_path, 10)
@@ -47,6 +47,8 @@ def test_a_damaged_newest_one_is_named_and_the_one_before_used(tmp_path: Path, d
         state.write_bytes(data[:-100])
     elif damage == "no manifest":
         manifest.unlink()
+    elif damage == "other manifest":
+        manifest.write_bytes(b"[]")
     elif damage == "empty manifest":
         manifest.write_bytes(b"")
     else:
@@ -68,6 +70,21 @@ def test_all_damaged_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
     (_save(tmp_path, 5) / "state.pt").write_bytes(b"")
     with pytest.raises(EnlaceError, match="todos los puntos de guardado"):
         _newest(tmp_path)
+
+
+def test_the_folder_that_gets_the_new_name_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, bool]] = []
+    final = tmp_path / "step-00000005"
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink(), final.exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    _save(tmp_path, 5)
+    assert (tmp_path / "step-00000005.tmp/state.pt", False) in synced
+    assert synced[-1] == (tmp_path, True), "after the rename, or a power cut could take the name back"
 
 
 @pytest.mark.parametrize("call", range(1, 8))

@@ -100,3 +100,16 @@ def test_asked_to_stop_it_saves_that_very_step(small_shards: Shards, tmp_path: P
     assert process.returncode != 0
     assert "Interrupted" in output  # the stage turns it into a message and an exit status
     assert _state(run)["loader"]["next_step"] == _lines(run)
+
+
+def test_asked_to_stop_when_nobody_reads_it_saves_all_the_same(small_shards: Shards, tmp_path: Path) -> None:
+    """Ctrl-C under `| tee` ends tee first; what the trainer says then breaks the pipe."""
+    run = tmp_path / "run"
+    process = _start(small_shards, run, "float32")
+    while _lines(run) < 6 and process.poll() is None:
+        time.sleep(0.001)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=60)
+    assert _state(run)["loader"]["next_step"] == _lines(run) < STEPS

@@ -172,6 +172,14 @@ def test_a_figure_that_is_not_finite_is_shown_and_logged_as_such(
     assert "NaN" not in (trainer.run / "log.jsonl").read_text()
 
 
+def test_the_count_of_bad_steps_continues(trainer: Trainer) -> None:
+    trainer.skipped_in_a_row = 7
+    state = trainer.state_dict()
+    trainer.skipped_in_a_row = 0
+    trainer.load_state_dict(state)
+    assert trainer.skipped_in_a_row == 7
+
+
 def test_every_generator_continues_where_it_was_saved(trainer: Trainer) -> None:
     def draw() -> tuple[float, float, float]:
         return float(torch.rand(())), random.random(), float(np.random.rand())

@@ -17,7 +17,7 @@ import torch
 from enlace.model.transformer import Transformer
 from enlace.train.loss import loss_sums
 
-BATCH_TOKENS = 8192
+BATCH_LOGITS = 2**25  # scores held at once: 128 MiB in float32, of which the loss makes two copies
 
 
 def bits_per_byte(
@@ -41,7 +41,9 @@ def bits_per_byte(
         text = [int(token) for token in document if token != end_of_text_id]
         n_bytes += int(byte_lengths[text].sum())
         windows += scoring_windows([end_of_text_id, *text], context_length)
-    nats = sum(_batch_nats(model, batch, end_of_text_id) for batch in _batches(windows, context_length))
+    nats = sum(
+        _batch_nats(model, batch, end_of_text_id) for batch in _batches(windows, context_length * len(byte_lengths))
+    )
     return nats / math.log(2) / n_bytes
 
 
@@ -57,9 +59,9 @@ def scoring_windows(ids: Sequence[int], context_length: int) -> list[tuple[list[
     return windows
 
 
-def _batches(windows: list[tuple[list[int], int]], context_length: int) -> Iterator[list[tuple[list[int], int]]]:
+def _batches(windows: list[tuple[list[int], int]], logits_each: int) -> Iterator[list[tuple[list[int], int]]]:
     ordered = iter(sorted(windows, key=lambda window: len(window[0])))  # little padding
-    while batch := list(islice(ordered, max(1, BATCH_TOKENS // context_length))):
+    while batch := list(islice(ordered, max(1, BATCH_LOGITS // logits_each))):
         yield batch
 
 

@@ -77,13 +77,16 @@ def fitting(trained: Trained, questions: Sequence[Question], room: int) -> list[
 
 
 def with_distractors(questions: Sequence[Question]) -> list[tuple[Question, list[str]]]:
-    """Each question with `CANDIDATES` answers, the right one first; those with too few others of their kind left out.
+    """Each question about a passage with `CANDIDATES` answers, the right one first.
 
+    Those with too few other answers of their kind, or without a passage to read, are left out.
     The others are the right answers of other questions of the same kind, in an order decided by a hash, so that
     nothing is drawn at random and the set is the same in every run.
     """
     chosen = []
     for question in questions:
+        if question.without_passage() == question:
+            continue
         others = {q.answer for q in questions if q.kind == question.kind and q.answer != question.answer}
         ordered = sorted(others, key=lambda other: blake2b(f"{question.text}\0{other}".encode()).digest())
         if len(ordered) >= CANDIDATES - 1:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from enlace import EnlaceError
 from enlace.data.tokenizer import Tokenizer
-from enlace.export.weights import load_weights
+from enlace.export.weights import damaged, load_weights
 from enlace.model.transformer import Transformer
 
 
@@ -27,4 +28,10 @@ class Trained:
 def load_trained(folder: Path) -> Trained:
     """Read a trained model, onto the CPU; `EnlaceError` when it is not there or damaged."""
     model, context_length = load_weights(folder)
-    return Trained(model, Tokenizer.load(folder / "tokenizer.json"), context_length)
+    try:
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    except EnlaceError:
+        raise damaged(folder) from None
+    if tokenizer.vocab_size != model.embed_tokens.num_embeddings:
+        raise damaged(folder)
+    return Trained(model, tokenizer, context_length)

@@ -63,9 +63,15 @@ def load_weights(folder: Path) -> tuple[Transformer, int]:
         model.load_state_dict({name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()})
         return model.eval(), int(config["max_position_embeddings"])
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise EnlaceError(
-            f"{folder}: el modelo está dañado ({error}). Recupéralo con: dvc checkout, o entrénalo: make repro"
-        ) from error
+        raise damaged(folder) from error
+
+
+def damaged(folder: Path) -> EnlaceError:
+    """The error for a folder that holds a model that is not whole, with the way out."""
+    return EnlaceError(
+        f"{folder}: el modelo está dañado o incompleto. Recupéralo con: dvc checkout --force {folder}, "
+        f"o entrénalo: make repro"
+    )
 
 
 def qwen3_config(model: Transformer, tokenizer_json: bytes, context_length: int) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def generate(
 
 def sample(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     """Choose a token by `logits` [V]."""
-    if sampling.temperature == 0:
+    if sampling.temperature < 1e-6:  # float32 would divide by zero
         return int(logits.argmax())
     probabilities, tokens = torch.softmax(logits / sampling.temperature, dim=-1).sort(descending=True, stable=True)
     before = probabilities.cumsum(-1) - probabilities

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from enlace.data.shards import open_shards
 from enlace.durable import locked, write_atomic
 from enlace.export.weights import save_weights
 from enlace.train.backends import memory_errors, prepare, this_machine
+from enlace.train.finished import forget_others, mark_exported
 from enlace.train.run import fingerprint, fit_with_progress, make_trainer, records_csv, validator
 from enlace.train.trainer import Interrupted
 
@@ -24,7 +24,7 @@ LOG = Path("reports/train.csv")
 
 
 def main() -> None:
-    """Train, or go on where the run was cut, then export and forget the run."""
+    """Train, or go on where the run was cut, then export; the run before this one is forgotten."""
     load_dotenv()
     config = load_config()
     hardware, name = config.hardware, config.layers.hardware
@@ -32,6 +32,7 @@ def main() -> None:
     shards = open_shards(SHARDS)
     run_name = fingerprint(config.model, config.train, config.data.mixture, shards)
     run = runs_dir() / run_name
+    forget_others(runs_dir(), run)
     with locked(run / ".lock", f"Otro proceso ya está entrenando {run}"):
         micro = micro_batch_size(hardware, config.train)
         trainer = make_trainer(config.model, config.train, config.data.mixture, shards, runtime, micro, run)
@@ -56,7 +57,7 @@ def main() -> None:
         tokenizer = shards.tokenizer_path.read_bytes()
         save_weights(MODEL, trainer.model, tokenizer, config.train.seq_len, record)
         write_atomic(LOG, records_csv(trainer.log.records()))
-        shutil.rmtree(run)
+        mark_exported(run)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from enlace import EnlaceError
-from enlace.durable import fsync_dir, write_atomic
+from enlace.durable import fsync_dir, reason, write_atomic
 
 _CHUNK = 1 << 20
 
@@ -50,7 +50,7 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     except (OSError, RuntimeError, EnlaceError) as error:  # torch.save turns a full disk into RuntimeError
         shutil.rmtree(temporary, ignore_errors=True)
         raise EnlaceError(
-            f"{final}: no se pudo guardar ({error}). Los puntos de guardado anteriores siguen ahí; "
+            f"{final}: no se pudo guardar ({_why(error)}). Los puntos de guardado anteriores, si los hay, siguen ahí; "
             f"libera espacio y repite el comando para continuar."
         ) from error
     return final
@@ -69,7 +69,7 @@ def load_newest(run: Path, device: torch.device, warn: Callable[[str], None]) ->
     folders = _folders(run)
     for folder in folders:
         if problem := damage(folder):
-            warn(f"{folder} está dañado ({problem}); uso el anterior.")
+            warn(f"{folder} está dañado ({problem}); busco uno anterior.")
             continue
         state: dict[str, Any] = torch.load(folder / "state.pt", map_location=device, weights_only=True)
         return state
@@ -78,18 +78,34 @@ def load_newest(run: Path, device: torch.device, warn: Callable[[str], None]) ->
     return None
 
 
+def keep_newest(run: Path, count: int) -> None:
+    """Remove all checkpoints of `run` but the newest `count`, and what a kill left half written."""
+    for folder in [*_folders(run)[count:], *run.glob("step-*.tmp")]:
+        shutil.rmtree(folder)
+
+
 def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, in Spanish; None when its bytes are those that were saved."""
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
         digest, size = _digest(folder / "state.pt")
-    except (OSError, ValueError) as error:
-        return f"no se puede leer: {error}"
+    except OSError as error:
+        return f"no se puede leer {Path(error.filename or folder).name}: {reason(error)}"
+    except ValueError:
+        return "manifest.json no es JSON"
+    if not isinstance(manifest, dict):
+        return "manifest.json no es lo que se guardó"
     if size != manifest.get("bytes"):
         return f"state.pt tiene {size} bytes y se guardaron {manifest.get('bytes')}"
     if digest != manifest.get("sha256"):
         return "state.pt no es lo que se guardó: su sha256 no coincide"
     return None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RuntimeError):  # torch's, in English and without the number of the error
+        return "falló la escritura; ¿disco lleno?"
+    return reason(error) if isinstance(error, OSError) else str(error)
 
 
 def _sweep(run: Path, step: int, keep: int) -> None:

@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -111,7 +112,8 @@ def fit_with_progress(trainer: Trainer, validate: Callable[[Transformer], Mappin
                     "en respuestas reservadas": "val_chat_loss",
                 }
                 figures = ", ".join(f"{text} {_figure(record, key)}" for text, key in told.items() if key in record)
-                console.say(f"paso {record['step'] + 1}/{train.steps}: {figures}")
+                with suppress(OSError, SystemExit):  # nobody reads any more (`| tee` ended): the training goes on
+                    console.say(f"paso {record['step'] + 1}/{train.steps}: {figures}")
 
         trainer.fit(validate, show)
 

@@ -12,7 +12,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -301,7 +301,9 @@ def stop_requests() -> Iterator[Callable[[], int]]:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = number
-        errors.print("\nGuardo y salgo al acabar este paso…", markup=False)
+        # Ctrl-C ends the reader of a pipe (`| tee`) too, and rich leaves with SystemExit when nobody reads.
+        with suppress(OSError, SystemExit):
+            errors.print("\nGuardo y salgo al acabar este paso…", markup=False)
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

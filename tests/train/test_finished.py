@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from enlace.train import checkpoint
+from enlace.train.finished import forget_others, mark_exported
+
+
+def _run(folder: Path, *, exported: bool) -> Path:
+    for step in (5, 10):
+        checkpoint.save(folder, step, {"step": step}, 2)
+    (folder / "step-00000015.tmp").mkdir()
+    if exported:
+        mark_exported(folder)
+    return folder
+
+
+def _newest(run: Path) -> int:
+    state = checkpoint.load_newest(run, torch.device("cpu"), pytest.fail)
+    assert state is not None
+    return int(state["step"])
+
+
+def test_an_exported_run_keeps_its_newest_checkpoint_and_can_be_exported_again(tmp_path: Path) -> None:
+    run = _run(tmp_path / "a", exported=True)
+    assert [path.name for path in run.glob("step-*")] == ["step-00000010"]
+    assert _newest(run) == 10
+
+
+def test_only_what_was_exported_and_is_not_this_run_is_forgotten(tmp_path: Path) -> None:
+    cut, old, mine = (_run(tmp_path / name, exported=name != "cut") for name in ("cut", "old", "mine"))
+    (tmp_path / "killed.tmp").mkdir()
+    forget_others(tmp_path, mine)
+    assert sorted(tmp_path.iterdir()) == [cut, mine] and not old.exists()
+    assert (_newest(cut), _newest(mine)) == (10, 10)
+    forget_others(tmp_path / "none yet", mine)
+
+
+def test_a_kill_while_forgetting_leaves_no_damaged_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _run(tmp_path / "a", exported=True)
+
+    def killed(folder: Path, ignore_errors: bool = False) -> None:
+        next(folder.rglob("manifest.json")).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        forget_others(tmp_path, tmp_path / "b")
+    assert checkpoint.load_newest(run, torch.device("cpu"), pytest.fail) is None, "a fresh start, without complaint"
+    forget_others(tmp_path, run)
+    assert list(tmp_path.iterdir()) == []

@@ -46,7 +46,7 @@ def listing(source: FolderSource, root: Path) -> str:
     Not of their content, which would mean reading everything to know whether to read it.
     """
     folder = root / source.path
-    files = [path for path in _files(folder) if path.suffix.lower() in _READ]
+    files = _texts(folder)
     sizes = [path.stat().st_size if path.exists() else None for path in files]
     lines = [f"{path.relative_to(folder)}\0{size}\n" for path, size in zip(files, sizes, strict=True)]
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
@@ -60,7 +60,7 @@ def _from_wheel(source: WheelSource) -> Iterator[Document]:
 
 
 def _from_folder(source: FolderSource, folder: Path) -> Iterator[Document]:
-    files = [path for path in _files(folder) if path.suffix.lower() in _READ]
+    files = _texts(folder)
     if not files:
         raise EnlaceError(
             f"{folder}: no hay textos; pon ahí archivos .txt (un documento cada uno) o .jsonl "
@@ -73,6 +73,10 @@ def _from_folder(source: FolderSource, folder: Path) -> Iterator[Document]:
         else:
             for where, record in json_lines(path):
                 yield _document(f"{id}:{where.rpartition(':')[2]}", record, source, where)
+
+
+def _texts(folder: Path) -> list[Path]:
+    return [path for path in _files(folder) if path.suffix.lower() in _READ]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ HW ?=
 P ?=
 SET ?=
 
-.PHONY: help setup repro train preset check chat smoke test test-all lint format clean
+.PHONY: help setup repro train preset check chat smoke test test-all lint format deps clean
 
 help: ## esta ayuda
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1mmake %-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ lint: setup ## estilo y tipos
 format: setup ## arregla el estilo
 	@ruff check --fix .
 	@ruff format .
+
+deps: setup ## pone en dvc.yaml los ficheros de src/ que cada etapa importa
+	@python -m tests.stages.closure
 
 clean: ## borra lo que se rehace gratis; nunca data/ledger (pagado) ni .runs (días de entrenamiento)
 	rm -rf build dist dvc_plots .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -46,12 +46,13 @@ def say(message: str) -> None:
 def run_main(main: Callable[[], None]) -> None:
     """Run a stage or a command; what a person can act on becomes a message on stderr, not a traceback.
 
-    The exit status is 1, and 130 after Ctrl-C. A reader of the output that went away (`| head`) gets no message.
+    The exit status is the error's own, 130 after Ctrl-C. A reader of the output that went away (`| head`) gets no
+    message.
     """
     try:
         main()
     except EnlaceError as error:
-        fail(str(error))
+        fail(str(error), error.exit_status)
     except BrokenPipeError:
         _drop_output()
         sys.exit(1)

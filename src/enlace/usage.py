@@ -18,13 +18,13 @@ from typer.main import get_command
 from enlace import EnlaceError, console
 from enlace.config.load import similar, wrong
 
-USAGE_STATUS = 2
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UsageError(EnlaceError):
     """A command line that makes no sense."""
+
+    exit_status = 2
 
     def __init__(self, message: str, context: Any) -> None:
         super().__init__(f"{message} Cómo se usa: {context.command_path} --help")
@@ -57,7 +57,7 @@ class App(typer.Typer):
         except typer.Exit as done:
             sys.exit(done.exit_code)
         except UsageError as error:
-            console.fail(str(error), USAGE_STATUS)
+            console.fail(str(error), error.exit_status)
 
 
 class _Command(TyperCommand):
@@ -86,7 +86,7 @@ class _Group(TyperGroup):
 def _without_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-        raise typer.Exit(USAGE_STATUS)
+        raise typer.Exit(UsageError.exit_status)
 
 
 def _write_help(command: Any, context: Any, formatter: Any, commands: list[tuple[str, str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,20 @@ def _has_code(path: Path) -> bool:
     return path.parent.name != "enlace" and bool(path.read_text(encoding="utf-8").strip())
 
 
+def with_deps(pipeline: str) -> str:
+    """The text of dvc.yaml with the source files of each stage as they should be."""
+    stages = re.split(r"(?m)^(?=  [a-z-]+:\n)", pipeline)
+    return "".join(_with_deps(stage) for stage in stages)
+
+
+def _with_deps(stage: str) -> str:
+    command = re.search(r"python -m (enlace\.stages\.\w+)", stage)
+    if command is None:
+        return stage
+    lines = "".join(f"      - {path}\n" for path in sorted(import_closure(command[1])))
+    return re.sub(r"(?m)(?:^      - src/.*\.py\n)+", lines, stage, count=1)
+
+
 if __name__ == "__main__":
-    for stage in sorted(SRC.glob("enlace/stages/*.py")):
-        if stage.stem != "__init__":
-            print(stage.stem, *sorted(import_closure(f"enlace.stages.{stage.stem}")), sep="\n  ")
+    path = ROOT / "dvc.yaml"
+    path.write_text(with_deps(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -139,7 +139,9 @@ def _reworded(error: Any, context: Any) -> str:
                 return f"El valor de {_name(error.param)} no sirve."
             detail = error.__cause__.errors()[0]
             if choices := re.search("is not one of (.+)\\.$", detail["msg"]):
-                return f"{_name(error.param)}={detail['input']}: tiene que ser uno de {choices[1].replace(chr(39), '')}."
+                return (
+                    f"{_name(error.param)}={detail['input']}: tiene que ser uno de {choices[1].replace(chr(39), '')}."
+                )
             return f"{_name(error.param)}={detail['input']}: {wrong(detail)}."
         case "NoSuchOption":
             name = error.option_name

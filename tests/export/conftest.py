@@ -76,7 +76,14 @@ def texts(documents_of_fixtures: list[Document]) -> list[str]:
     """400 and more texts to tokenise."""
     whole = [document.text for document in documents_of_fixtures]
     lines = [line + "\n" for text in whole for line in text.split("\n") if line]
-    return [*HARD_TEXTS, *whole, *lines, *sentences(), *map(str.upper, sentences()[::3]), *(f"{a}\n\n{b}" for a, b in zip(whole, reversed(whole)))]
+    return [
+        *HARD_TEXTS,
+        *whole,
+        *lines,
+        *sentences(),
+        *map(str.upper, sentences()[::3]),
+        *(f"{a}\n\n{b}" for a, b in zip(whole, reversed(whole))),
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -164,9 +164,7 @@ def test_llama_cpp_continues_alike(running: dict[str, LlamaCpp], trained: Traine
     assert theirs["tokens"][: len(ours)] == ours and len(ours) > 5
 
 
-def test_llama_cpp_tokenises_alike_400_texts(
-    running: dict[str, LlamaCpp], trained: Trained, texts: list[str]
-) -> None:
+def test_llama_cpp_tokenises_alike_400_texts(running: dict[str, LlamaCpp], trained: Trained, texts: list[str]) -> None:
     """ggml-org/llama.cpp#8649: with another splitter, newline groups and signs before them come out differently."""
     assert len(texts) >= 400
     for text in texts:
@@ -182,7 +180,12 @@ def test_llama_cpp_stops_at_the_end_of_a_turn(running: dict[str, LlamaCpp], trai
 
 
 def test_llama_cpp_renders_the_chat_as_it_was_taught(running: dict[str, LlamaCpp], trained: Trained) -> None:
-    turns = [Message("system", "Breve."), Message("user", "¿Qué?\n\n- uno"), Message("assistant", "Sí"), Message("user", "¡Ah!")]
+    turns = [
+        Message("system", "Breve."),
+        Message("user", "¿Qué?\n\n- uno"),
+        Message("assistant", "Sí"),
+        Message("user", "¡Ah!"),
+    ]
     dicts = [{"role": turn.role, "content": turn.content} for turn in turns]
     rendered = running["f32"].post("/apply-template", messages=dicts)["prompt"]
     ids = running["f32"].post("/tokenize", content=rendered, parse_special=True, add_special=True)["tokens"]

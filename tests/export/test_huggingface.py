@@ -128,7 +128,12 @@ def test_tokens_are_the_same_on_400_documents_of_the_real_corpus(agent: AgentCon
 
 
 def test_the_template_gives_what_the_chat_gives(their_tokenizer: Any, trained: Trained) -> None:
-    turns = [Message("system", "Breve."), Message("user", "¿Qué?\n\n- uno"), Message("assistant", " sí"), Message("user", "¡Ah!")]
+    turns = [
+        Message("system", "Breve."),
+        Message("user", "¿Qué?\n\n- uno"),
+        Message("assistant", " sí"),
+        Message("user", "¡Ah!"),
+    ]
     dicts = [{"role": turn.role, "content": turn.content.strip()} for turn in turns]
     ids = their_tokenizer.apply_chat_template(dicts, add_generation_prompt=True, return_dict=True)["input_ids"]
     assert ids == encode_prompt(trained.tokenizer, turns)
@@ -164,9 +169,7 @@ def test_the_way_of_sampling_is_the_configured_one(exported: Path, agent: AgentC
     assert sampled.shape[1] > 3
 
 
-def test_a_model_without_a_card_of_its_own_is_not_given_away(
-    source: Path, tmp_path: Path, agent: AgentConfig
-) -> None:
+def test_a_model_without_a_card_of_its_own_is_not_given_away(source: Path, tmp_path: Path, agent: AgentConfig) -> None:
     with pytest.raises(EnlaceError, match=r"falta la ficha.*licencias.*dvc repro eval"):
         export_huggingface(source, tmp_path / "nada.md", tmp_path / "hf", agent, force=False)
     (tmp_path / "otra.md").write_text("# Otra ejecución: ffff")

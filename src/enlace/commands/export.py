@@ -38,7 +38,8 @@ def hf(
 def gguf(
     target: Annotated[Path, typer.Argument(metavar="ARCHIVO", help="Archivo .gguf que se crea.")],
     dtype: Annotated[
-        Literal["f32", "f16", "q8_0"], typer.Option(metavar="TIPO", help="f32 (exacto), f16 (la mitad) o q8_0 (la cuarta parte).")
+        Literal["f32", "f16", "q8_0"],
+        typer.Option(metavar="TIPO", help="f32 (exacto), f16 (la mitad) o q8_0 (la cuarta parte)."),
     ] = "f16",
     model: ModelFolder = None,
     force: Force = False,

@@ -88,7 +88,7 @@ class Memory:
     def recall(self, query: str, k: int, exclude: Collection[str] = ()) -> list[Episode]:
         """At most `k` episodes that share words with `query`, best first; no two say the same.
 
-        The order is that of relevance (bm25), of which age takes up to a half: what was said long ago is still known.
+        The order is that of relevance (bm25), of which age takes up to a third: what was said long ago is still known.
 
         Args:
             query: any text; nothing in it is syntax.
@@ -177,7 +177,7 @@ class Memory:
         return len(episodes), self._write(episodes)
 
     def _freshness(self, age: float) -> float:
-        return 0.5 + 0.5 * 0.5 ** (max(0.0, age) / self._half_life)
+        return (2 + 0.5 ** (max(0.0, age) / self._half_life)) / 3
 
     def _write(self, episodes: Iterable[Episode]) -> int:
         """Write all in one transaction; returns how many were new."""

@@ -195,16 +195,18 @@ def test_forgetting_leaves_the_disk_also_while_another_has_the_memory_open(full:
         assert b"nueces" not in bytes_on_disk(full)
 
 
-def test_a_reader_in_the_way_of_forgetting_is_told(full: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_in_the_way_of_forgetting_is_told_and_repeating_it_ends_the_work(
+    full: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("enlace.agent.memory._BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect(full.path, isolation_level=None)) as other:
         other.execute("BEGIN")
         other.execute("SELECT count(*) FROM episodes").fetchone()
-        with pytest.raises(EnlaceError, match=r"abierta|ocupada"):
+        with pytest.raises(EnlaceError, match="olvidado, pero otro programa"):
             full.forget([1])
         other.execute("COMMIT")
-    full.forget([1])
-    assert b"nueces" not in bytes_on_disk(full)
+        assert full.forget([]) == 0
+        assert b"nueces" not in bytes_on_disk(full)
 
 
 def test_forgetting_what_is_not_there_is_nothing_and_numbers_are_not_given_again(full: Memory) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -109,6 +110,13 @@ def test_advertisements_go_even_where_their_classes_change(name: str) -> None:
     assert "anuncio" not in str(read(changed)) and "oferta" not in str(read(page(name)))
 
 
+@pytest.mark.parametrize("name", ["lite", "html"])
+def test_advertisements_go_even_where_their_links_are_direct(name: str) -> None:
+    direct = re.sub(r'href="[^"]*y\.js[^"]*"', 'href="https://tienda.example/"', page(name))
+    assert "tienda.example/" in direct
+    assert read(direct).results == read(page(name)).results
+
+
 def test_attribute_order_and_quotes_do_not_matter() -> None:
     turned = page("lite").replace("class='result-link'", "").replace("<a rel=", '<a class="otra result-link" rel=')
     assert len(read(turned).results) == 3
@@ -165,6 +173,8 @@ def test_a_page_that_only_speaks_of_the_challenge_is_a_page_of_results(name: str
     echoed = page(name).replace("receta de gazpacho", words).replace("cádiz", words).replace("Enciclopedia", words)
     assert len(read(echoed).results) == len(read(page(name)).results)
     assert read(echoed, 202).kind == "results", "it is parsed first"
+    assert read(page(f"{name}_empty").replace("xqzvw", words)).kind == "no_results"
+    assert read(echoed.replace("result-link", "x").replace("result__a", "x")).kind == "unreadable"
 
 
 @pytest.mark.parametrize("name", ["lite_empty", "html_empty", "html_eof"])

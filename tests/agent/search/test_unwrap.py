@@ -59,6 +59,7 @@ def test_where_a_link_leads(href: str, expected: str) -> None:
         f"{DDG}uddg=%2F%2Fe.org%2Fx",
         f"{DDG}uddg=https%3A%2F%2Fduckduckgo.com%2Fy.js%3Fad_domain%3Dx",
         f"{DDG}uddg=https%3A%2F%2Fduckduckgo.com%2Fl%2F%3Fuddg%3Dhttps%253A%252F%252Fe.org",
+        f"{DDG}uddg=http%3A%2F%2Fe.org%2F%E1%F1o",  # not UTF-8: its target cannot be spelt
         "https://duckduckgo.com/y.js?ad_domain=x",
         "https://DuckDuckGo.com./y.js?ad_domain=x",
         "/duckduckgo-help-pages/company/ads/",

@@ -280,7 +280,7 @@ def test_what_is_kept_is_found_through_dvc_root(project: Path, tmp_path: Path, m
         ("base_url: http://127.0.0.1:8080", "base_url: ftp://casa", "search.searxng.base_url='ftp://casa': tiene que"),
         ("base_url: http://127.0.0.1:8080", "base_url: http://yo:clave@casa", "search.searxng.base_url="),
         ("results: 5", "results: 0", "search.results=0: tiene que ser al menos 1"),
-        ("gap_seconds: 2", "gap_second: 2", "clave desconocida: search.duckduckgo.gap_second (¿querías decir «gap_seconds»?)"),
+        ("gap_seconds: 2", "gap_second: 2", "search.duckduckgo.gap_second (¿querías decir «gap_seconds»?)"),
         ("user_agent: ENLACE/0.1", 'user_agent: "ñandú\\n"', "search.user_agent="),
         ("recall: 4", "recall: -1", "memory.recall=-1: tiene que ser al menos 0"),
     ],

@@ -21,7 +21,7 @@ from enlace.agent.search.text import result
 from enlace.config.paths import project_root
 from enlace.console import run_main, say
 
-SECONDS = 2.0
+TURNS, SECONDS = 5, 0.2
 Found = list[tuple[str, str, str]]
 
 
@@ -33,21 +33,20 @@ def main() -> None:
     except (OSError, UnicodeDecodeError):
         raise EnlaceError(f"{name}: no es una página guardada que se pueda leer.") from None
     if len(sys.argv) == 1:
-        start = text.index("    <tr>\n      <td valign")
-        end = text.index("    <tr><td colspan=2>")
-        rows = text[start:end]
-        text = text[:start] + "".join(rows.replace("example.", f"n{i}.example.") for i in range(4)) + text[end:]
+        first, last = text.index("    <tr>\n      <td valign"), text.index("    <tr><td colspan=2>")
+        rows = (text[first:last].replace("example.", f"n{i}.example.") for i in range(4))
+        text = text[:first] + "".join(rows) + text[last:]
     if not (here := _here(text)) or here != _beautiful_soup(text):
         raise EnlaceError(f"{name}: no se encuentra lo mismo de las dos maneras; ¿es una página de resultados?")
-    spent = {_here: [0, 0.0], _beautiful_soup: [0, 0.0]}
-    while min(seconds for _, seconds in spent.values()) < SECONDS:
-        for read, totals in spent.items():
-            start_seconds = time.process_time()
-            for _ in range(5):
-                read(text)
-            totals[0] += 5
-            totals[1] += time.process_time() - start_seconds
-    ours, theirs = (pages / seconds for pages, seconds in spent.values())
+    pages, seconds = {_here: 0, _beautiful_soup: 0}, {_here: 0.0, _beautiful_soup: 0.0}
+    for turn in range(2 * TURNS):
+        read = (_here, _beautiful_soup)[turn % 2]
+        start = time.process_time()
+        while (spent := time.process_time() - start) < SECONDS:
+            read(text)
+            pages[read] += 1
+        seconds[read] += spent
+    ours, theirs = (pages[read] / seconds[read] for read in pages)
     say(f"{len(text):,} characters, {len(here)} results: {ours:.0f} pages per CPU second here,")
     say(f"{theirs:.0f} with BeautifulSoup (html.parser): {ours / theirs:.1f} times as many here")
 

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, export, talk
+from enlace.commands import config, export, memory, search, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -21,6 +21,8 @@ app.add_typer(config.app, name="config")
 app.add_typer(export.app, name="export")
 app.command()(talk.chat)
 app.command()(talk.ask)
+app.command()(search.search)
+app.add_typer(memory.app, name="memory")
 
 
 @app.command()

@@ -54,7 +54,12 @@ def test_the_discount_applies_to_everything() -> None:
 
 
 def test_cached_tokens_are_not_counted_twice() -> None:
-    usage = {"input_tokens": 3, "cache_creation_input_tokens": 12304, "cache_read_input_tokens": 0, "output_tokens": 550}
+    usage = {
+        "input_tokens": 3,
+        "cache_creation_input_tokens": 12304,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 550,
+    }
     assert cost(usage)["usd_exacto"] == "0.054399"
 
 
@@ -106,9 +111,10 @@ def test_a_price_that_depends_on_the_prompt_is_found_per_request() -> None:
     config = load_distill_config(ROOT, "anthropic").model_copy(update={"model": "x"})
     table = config.model_validate(config.model_dump() | {"prices": HAIKU}).prices
     assert cost({"input_tokens": 100_000, "output_tokens": 0}, prices=table)["usd_exacto"] == "0.01"
-    assert cost({"input_tokens": 99_999, "cache_read_input_tokens": 2, "output_tokens": 0}, prices=table)[
-        "usd_exacto"
-    ] == "0.0499996"
+    assert (
+        cost({"input_tokens": 99_999, "cache_read_input_tokens": 2, "output_tokens": 0}, prices=table)["usd_exacto"]
+        == "0.0499996"
+    )
 
 
 HAIKU = {
@@ -180,7 +186,9 @@ def test_the_bound_is_above_any_bill(system: str, user: str, max_tokens: int) ->
         ("cache_creation_input_tokens", "1h"),
     ):
         config = DistillConfig(max_tokens=max_tokens, cache_ttl=ttl)
-        bill = cost({kind: prompt, "output_tokens": max_tokens}, prices=config.prices, cache_ttl=ttl, batch_discount=0.5)
+        bill = cost(
+            {kind: prompt, "output_tokens": max_tokens}, prices=config.prices, cache_ttl=ttl, batch_discount=0.5
+        )
         most = coste_maximo([peticion], config)
         assert most is not None and Decimal(str(bill["usd_exacto"])) <= most
 

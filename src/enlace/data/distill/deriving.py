@@ -8,7 +8,6 @@ the same bytes.
 from __future__ import annotations
 
 import json
-import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,8 +20,7 @@ from enlace.data.distill.batches import read_json, write_json
 from enlace.data.distill.errors import DistillError
 from enlace.data.distill.job import Trabajo
 from enlace.data.distill.judge import failure, is_good, judge
-from enlace.data.distill.records import Record, read_ids, read_records, record_line, writing
-from enlace.durable import fsync_dir
+from enlace.data.distill.records import Record, read_ids, read_records, record_line, replacing
 
 _MISSING = -2  # even, as an answer that is not good
 _KEPT = -1
@@ -98,7 +96,7 @@ def derive(trabajo: Trabajo, read_line: ReadLine) -> Derived:
     fresh_errors = 0
     counts = [0, 0, 0]
     with ExitStack() as stack:
-        files = [stack.enter_context(_replacing(path)) for path in _paths(trabajo)]
+        files = [stack.enter_context(replacing(path)) for path in _paths(trabajo)]
 
         def put(which: int, row: Record) -> None:
             files[which].write(record_line(row))
@@ -203,27 +201,3 @@ def _rows_of(trabajo: Trabajo, batches: frozenset[str]) -> Iterator[tuple[int, R
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else -1
-
-
-class _replacing:
-    """A file written beside `path` that takes its place, whole and synced, when nothing fails."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._part = path, path.with_name(f".{path.name}.part")
-
-    def __enter__(self) -> IO[bytes]:
-        with writing(self._part):
-            self._file = self._part.open("wb")
-        return self._file
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        with writing(self._path), self._file:
-            if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-        with writing(self._path):
-            if kind is None:
-                self._part.replace(self._path)
-                fsync_dir(self._path.parent)
-            else:
-                self._part.unlink(missing_ok=True)

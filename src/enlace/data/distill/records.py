@@ -6,9 +6,9 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from enlace.data.distill.errors import DistillError
 from enlace.durable import fsync_dir, reason
@@ -43,17 +43,26 @@ _FIRST_ID = re.compile(rb'\{"custom_id": ?"([^"\\]+)"')
 
 
 def read_ids(path: Path) -> Iterator[str]:
-    """The `custom_id` of each line of a file that this package wrote: there it comes first, and the rest, which may be
-    long, need not be read as JSON."""
+    """The `custom_id` of each line of a file that this package wrote."""
+    return (id for id, _ in id_offsets(path))
+
+
+def id_offsets(path: Path) -> Iterator[tuple[str, int]]:
+    """`read_ids`, with the byte at which each line begins.
+
+    The id comes first in a line, and the rest, which may be long, need not be read as JSON.
+    """
     if not path.exists():
         return
+    offset = 0
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
                 found = _FIRST_ID.match(line)
                 if not found:
                     raise DistillError(f"{path}: línea dañada. Rehazlo, que no cuesta nada: enlace distill export")
-                yield found[1].decode()
+                yield found[1].decode(), offset
+            offset += len(line)
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
@@ -91,6 +100,24 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DistillError(f"{path}: no se puede escribir ({reason(error)}). Nada se ha perdido: repite.") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file written beside `path` that takes its place, whole and synced, when nothing fails."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with writing(path), part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with writing(path):
+            part.replace(path)
+            fsync_dir(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
 
 
 def _torn_tail(descriptor: int) -> bytes:

@@ -57,7 +57,7 @@ def retry_failed(
     trabajo: Trabajo,
     cliente: Cliente,
     config: DistillConfig,
-    retry: Retry = Retry(),  # noqa: B008  # frozen
+    retry: Retry = Retry(),  # frozen
     *,
     max_usd: Decimal | None = None,
     rebind: bool = False,
@@ -70,7 +70,8 @@ def retry_failed(
     """
     with trabajo.bloqueo():
         found = settle_all(trabajo, cliente, config, dormir)
-        chosen = {row["custom_id"] for row in candidates(trabajo, config, retry)}
+        rows = list(candidates(trabajo, config, retry))
+        chosen = {row["custom_id"] for row in rows}
         if not chosen:
             return found
         peticiones: list[Peticion] = [p for p in trabajo.recorrer_peticiones() if p.custom_id in chosen]
@@ -79,6 +80,7 @@ def retry_failed(
             raise DistillError(
                 f"--max-tokens {retry.max_tokens}: tiene que ser más que {config.max_tokens}, lo de antes."
             )
+        trabajo.anotar("reenvio", clases=Counter(row["class"] for row in rows))
         return found + send(
             trabajo, peticiones, cliente, config, cambios=cambios, max_usd=max_usd, rebind=rebind, dormir=dormir
         )

@@ -90,13 +90,53 @@ def send(
         trabajo.exigir_identidad(cliente.identidad(), rebind=rebind)
     budget = None if max_usd is None else _Budget(max_usd, comprometido(trabajo, config))
     sender = _Sender(trabajo, cliente, config, cambios or {}, dormir)
-    for peticion in peticiones:  # all of them before the first batch: none is paid for if one cannot be sent
-        sender.pedido(peticion)
-    for lote, pedidos in sender.batches(peticiones):
+
+    def build(peticion: Peticion) -> Record:
+        return pedido_de(peticion, cliente, sender.cambios)
+
+    for _ in batches(peticiones, build, config):  # all before the first is sent: none is paid for if one cannot be
+        pass
+    for lote, pedidos, _ in batches(peticiones, build, config):
         if budget is not None:
             budget.reserve(lote, config.model_copy(update={"max_tokens": sender.max_tokens}), len(sender.sent))
         sender.send(pedidos)
     return sender.sent
+
+
+def pedido_de(peticion: Peticion, cliente: Cliente, cambios: Record) -> Record:
+    """What goes over the wire for a request; raises DistillError, naming it, if it cannot."""
+    try:
+        return {"custom_id": peticion.custom_id, "params": cliente.construir_params(peticion) | cambios}
+    except DistillError as error:
+        raise DistillError(f"{peticion.custom_id} («{peticion.user[:60]}»): {error} No se ha enviado nada.") from error
+
+
+def batches(
+    peticiones: Iterable[Peticion], build: Callable[[Peticion], Record], config: DistillConfig
+) -> Iterator[tuple[list[Peticion], list[Record], int]]:
+    """Consecutive groups, each within the limits of requests and of bytes, and its size in bytes.
+
+    Raises DistillError for a request that fits in no batch.
+    """
+    lote: list[Peticion] = []
+    pedidos: list[Record] = []
+    size = 0
+    for peticion in peticiones:
+        pedido = build(peticion)
+        bytes_ = len(record_line(pedido))
+        if bytes_ > _MAX_REQUEST_BYTES:
+            raise DistillError(
+                f"{peticion.custom_id} («{peticion.user[:60]}»): ocupa {bytes_} bytes y un lote no puede pasar de "
+                f"{_MAX_REQUEST_BYTES}. No se ha enviado nada. Acórtala o quítala, y repite."
+            )
+        if lote and (len(lote) == config.requests_per_batch or size + bytes_ > config.bytes_per_batch):
+            yield lote, pedidos, size
+            lote, pedidos, size = [], [], 0
+        lote.append(peticion)
+        pedidos.append(pedido)
+        size += bytes_
+    if lote:
+        yield lote, pedidos, size
 
 
 @dataclass
@@ -138,41 +178,6 @@ class _Sender:
     def max_tokens(self) -> int:
         """The longest answer of what is sent."""
         return int(self.cambios.get("max_tokens", self.config.max_tokens))
-
-    def pedido(self, peticion: Peticion) -> Record:
-        """What goes over the wire for a request; raises DistillError, naming it, if it cannot."""
-        try:
-            pedido = {
-                "custom_id": peticion.custom_id,
-                "params": self.cliente.construir_params(peticion) | self.cambios,
-            }
-        except DistillError as error:
-            raise DistillError(
-                f"{peticion.custom_id} («{peticion.user[:60]}»): {error} No se ha enviado nada."
-            ) from error
-        return pedido
-
-    def batches(self, peticiones: Iterable[Peticion]) -> Iterator[tuple[list[Peticion], list[Record]]]:
-        """Consecutive groups, each within the limits of requests and of bytes."""
-        lote: list[Peticion] = []
-        pedidos: list[Record] = []
-        size = 0
-        for peticion in peticiones:
-            pedido = self.pedido(peticion)
-            bytes_ = len(record_line(pedido))
-            if bytes_ > _MAX_REQUEST_BYTES:
-                raise DistillError(
-                    f"{peticion.custom_id} («{peticion.user[:60]}»): ocupa {bytes_:,} bytes y un lote no puede pasar de "
-                    f"{_MAX_REQUEST_BYTES:,}. Quítala o acórtala, y repite."
-                )
-            if lote and (len(lote) == self.config.requests_per_batch or size + bytes_ > self.config.bytes_per_batch):
-                yield lote, pedidos
-                lote, pedidos, size = [], [], 0
-            lote.append(peticion)
-            pedidos.append(pedido)
-            size += bytes_
-        if lote:
-            yield lote, pedidos
 
     def send(self, pedidos: list[Record]) -> None:
         """Send a batch; one that is too large, in halves; one that comes too soon, when the teacher says."""

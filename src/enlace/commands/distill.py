@@ -229,7 +229,8 @@ def usage(teacher: Teacher = "") -> None:
     uso = resumen_de_uso(trabajo, config)
     console.say(f"{uso['resultados']} respuestas buenas: {uso['usd_exacto']} USD")
     console.say(f"{uso['descartadas']} pagadas que no sirven: {uso['usd_descartado']} USD")
-    console.say(f"En total: {uso['usd_total']} USD (precios de {config.model}: {uso['precios'] or 'gratis'})")
+    prices = f"precios de {config.model}: {uso['precios']}" if config.teacher == "anthropic" else "no cobra"
+    console.say(f"En total: {uso['usd_total']} USD ({prices})")
     console.say(
         f"Tokens de las buenas: {uso['input_tokens']} de entrada, {uso['output_tokens']} de salida, "
         f"{uso['cache_read_input_tokens']} leídos de la caché, {uso['cache_creation_input_tokens']} escritos en ella"

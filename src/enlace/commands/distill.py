@@ -28,9 +28,9 @@ FAILURES = 6
 _WARN_DAYS = 7
 
 app = App(
-    "Pregunta al profesor por lotes y recoge sus respuestas: cada una se paga una sola vez. Estado de salida: 0 hecho, 1 "
-    "error, 2 orden mal escrita, 3 otro proceso está en el trabajo, 4 sigue en marcha, 5 hay un envío en duda, 6 hecho con "
-    "peticiones fallidas, 7 el presupuesto no alcanza."
+    "Pregunta al profesor por lotes y recoge sus respuestas: cada una se paga una sola vez. Estado de salida: 0 hecho, "
+    "1 error, 2 orden mal escrita, 3 otro proceso está en el trabajo, 4 sigue en marcha, 5 hay un envío en duda, "
+    "6 hecho con peticiones fallidas, 7 el presupuesto no alcanza."
 )
 
 Teacher = Annotated[str, typer.Option(metavar="PROFESOR", help="Fichero de configs/distill; nada: el de params.yaml.")]

@@ -222,7 +222,7 @@ def test_by_hand_it_was_that_batch(trabajo: Trabajo, peticiones: list[Peticion])
     maestro = Sordo()
     with pytest.raises(EnvioEnDuda, match=r"resolve --intent 1 --batch-id"):
         submit(trabajo, peticiones[:3], maestro, CONFIG)
-    with pytest.raises(DistillError, match="el envío 9 no está en duda. En duda: 1"):
+    with pytest.raises(DistillError, match=r"el envío 9 no está en duda\. En duda: 1"):
         resolve(trabajo, 9, None)
     resolve(trabajo, 1, "lote_1")
     with pytest.raises(DistillError, match="no está en duda"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,16 @@ from muerte import fork, until
 from servidor import Servidor
 
 from enlace.config.schema import DistillConfig
-from enlace.data.distill import ClienteAnthropic, DistillError, Peticion, Trabajo, collect, resumen_de_uso, status, submit
+from enlace.data.distill import (
+    ClienteAnthropic,
+    DistillError,
+    Peticion,
+    Trabajo,
+    collect,
+    resumen_de_uso,
+    status,
+    submit,
+)
 from enlace.data.distill.collecting import rebuild
 from enlace.data.distill.errors import SigueEnMarcha
 from enlace.data.distill.exporting import export
@@ -82,7 +92,7 @@ def test_always_cut_it_is_not_kept(cut: str, servidor: Servidor, cliente: Client
     assert gather(trabajo, cliente)["ok"] == 2
 
 
-def test_what_went_missing_can_be_fetched_again(servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo) -> None:
+def test_what_went_missing_comes_back(servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo) -> None:
     ask(trabajo, cliente, "a", "b", "c")
     servidor.faults(results={"cut": "boundary"})  # looks complete, each time
     assert gather(trabajo, cliente) == {"ok": 2, "error": 1, "ya_estaban": 0}
@@ -117,11 +127,11 @@ def test_fifty_failing_downloads_leave_nothing_open(
 ) -> None:
     ask(trabajo, cliente, "a", "b")
     servidor.faults(results={"cut": "length"})
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(DistillError):
         gather(trabajo, cliente)  # one round a minute for an hour
     assert servidor.state()["calls"]["results"] >= 50
-    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
 @pytest.mark.parametrize("endpoint", ["retrieve", "results"])

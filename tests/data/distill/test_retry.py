@@ -121,7 +121,7 @@ def test_no_credit_pauses_everything_until_it_is_mended(
     servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo
 ) -> None:
     failing(trabajo, cliente, "once:errored:invalid_request_error:Your credit balance is too low", "text:bien")
-    with pytest.raises(DistillError, match="credit balance.*retry-failed"):
+    with pytest.raises(DistillError, match=r"credit balance.*retry-failed"):
         submit(trabajo, [Peticion("", "otra")], cliente, CONFIG)
     assert len(servidor.posts) == 1
     retry_failed(trabajo, cliente, CONFIG)

@@ -127,6 +127,12 @@ def status(
             console.say(f"  {lote['error']}")
     if not lotes:
         console.say(f"{trabajo.carpeta}: no hay lotes.")
+    if lotes and not offline and (unknown := _strays(trabajo, cliente)):
+        shown = ", ".join(unknown[:5])
+        console.say(
+            f"aviso: la cuenta tiene {len(unknown)} lotes que no son de ningún trabajo de aquí ({shown}). Si nadie más la "
+            "usa, son envíos que se dieron por no aceptados: míralos en la consola del proveedor."
+        )
     for intento in trabajo.en_duda():
         console.say(f"Envío {intento['numero']} en duda ({len(intento['custom_ids'])} peticiones): repite submit.")
     _tell_failures(trabajo)
@@ -307,6 +313,15 @@ def _limit(max_usd: str, trabajo: Trabajo, new: list[Peticion], config: DistillC
     allowed = os.environ.get("DISTILL_BUDGET_USD", "0")
     require_budget(trabajo, new, config, allowed)
     return usd_of(allowed, "DISTILL_BUDGET_USD")
+
+
+def _strays(trabajo: Trabajo, cliente: Cliente) -> list[str]:
+    from enlace.data.distill.doubt import strays
+
+    try:
+        return strays(trabajo, cliente)
+    except Exception:  # a teacher that does not answer has been told of already
+        return []
 
 
 def _tell_failures(trabajo: Trabajo) -> bool:

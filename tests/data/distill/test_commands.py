@@ -14,7 +14,7 @@ import pytest
 from muerte import fork, until
 from servidor import Servidor
 
-from enlace.data.distill import ClienteAnthropic
+from enlace.data.distill import ClienteAnthropic, Peticion
 from tests.conftest import ROOT
 
 pytest.importorskip("anthropic")
@@ -108,6 +108,15 @@ def test_from_no_key_to_a_data_set(
     assert enlace("status", "--offline")[0] == 0
     assert servidor.state()["calls"] == calls
     assert len(servidor.posts) == 3
+
+
+def test_a_batch_that_nobody_here_knows_is_told(
+    enlace: Run, servidor: Servidor, cliente: ClienteAnthropic, capfd: pytest.CaptureFixture[str]
+) -> None:
+    enlace("submit", "--max-usd", "1")
+    assert "aviso" not in enlace("status")[1]
+    assert cliente.crear([{"custom_id": "x", "params": cliente.construir_params(Peticion("", "x"))}]) == "msgbatch_02"
+    assert "1 lotes que no son de ningún trabajo de aquí (msgbatch_02)" in enlace("status")[1]
 
 
 def test_still_running_and_in_use(enlace: Run, servidor: Servidor) -> None:

@@ -103,6 +103,15 @@ def resolve(trabajo: Trabajo, numero: int, batch_id: str | None) -> None:
             trabajo.lotes.escribir_recibo(numero, batch_id, provisional=True)
 
 
+def strays(trabajo: Trabajo, cliente: Cliente) -> list[str]:
+    """Batches of the account that no job here knows, newest first: somebody else's, or ours and lost; none if the
+    teacher cannot tell."""
+    if not isinstance(cliente, ConLotesRecientes):
+        return []
+    known = _known(trabajo)
+    return [batch["id"] for batch in cliente.lotes_recientes() if batch["id"] not in known]
+
+
 def in_doubt(trabajo: Trabajo, intento: Record, why: str = "") -> EnvioEnDuda:
     """The error that tells a person how to settle it by hand."""
     numero, n = intento["numero"], len(intento["custom_ids"])

@@ -130,8 +130,8 @@ def status(
     if lotes and not offline and (unknown := _strays(trabajo, cliente)):
         shown = ", ".join(unknown[:5])
         console.say(
-            f"aviso: la cuenta tiene {len(unknown)} lotes que no son de ningún trabajo de aquí ({shown}). Si nadie más la "
-            "usa, son envíos que se dieron por no aceptados: míralos en la consola del proveedor."
+            f"aviso: la cuenta tiene {len(unknown)} lotes que no son de ningún trabajo de aquí ({shown}). Si nadie más "
+            "la usa, son envíos que se dieron por no aceptados: míralos en la consola del proveedor."
         )
     for intento in trabajo.en_duda():
         console.say(f"Envío {intento['numero']} en duda ({len(intento['custom_ids'])} peticiones): repite submit.")

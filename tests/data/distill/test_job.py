@@ -78,11 +78,13 @@ def test_one_writer_and_the_lock_dies_with_its_holder(trabajo: Trabajo, peticion
     assert trabajo.guardar_peticiones(peticiones) == peticiones
 
 
-def test_a_bad_receipt_is_named(trabajo: Trabajo) -> None:
+@pytest.mark.parametrize("content", ["{}", '{"id": ""}', "[]", '{"id": "msgbat'])
+def test_a_bad_receipt_is_named_and_never_taken_for_none(content: str, trabajo: Trabajo) -> None:
     numero = trabajo.lotes.escribir_intento(["a"], idempotente=False)
-    trabajo.recibo_path(numero).write_text("{}", encoding="utf-8")
-    with pytest.raises(DistillError, match=r"000001\.receipt\.json"):
-        trabajo.leer_lotes()
+    trabajo.recibo_path(numero).write_text(content, encoding="utf-8")
+    for read in (trabajo.leer_lotes, trabajo.en_duda):
+        with pytest.raises(DistillError, match=r"000001\.receipt\.json.*escribe ahí"):
+            read()
 
 
 def test_a_receipt_without_its_intent_is_not_ignored(trabajo: Trabajo) -> None:
@@ -111,14 +113,16 @@ def test_nobody_is_waited_for_when_the_lock_is_not_held(trabajo: Trabajo) -> Non
     assert "Espera" not in str(caught.value)
 
 
-def test_an_intent_alone_was_never_sent(trabajo: Trabajo) -> None:
-    """The receipt is reserved before anything is sent, so without one there is nothing to doubt."""
+def test_without_an_id_it_is_in_doubt_and_forgotten_only_when_told(trabajo: Trabajo) -> None:
     numero = trabajo.lotes.escribir_intento(["a"])
     assert [intento["numero"] for intento in trabajo.en_duda()] == [numero]
-    trabajo.recibo_path(numero).unlink()
+    trabajo.recibo_path(numero).unlink()  # as in a copy made at that moment
+    assert [intento["numero"] for intento in trabajo.en_duda()] == [numero]
+    trabajo.lotes.borrar_intento(numero)
     assert trabajo.en_duda() == [] and trabajo.leer_lotes() == []
-    trabajo.lotes.olvidar_no_enviados()
-    assert not trabajo.intento_path(numero).exists()
+    again = trabajo.lotes.escribir_intento(["a"])
+    trabajo.intento_path(again).unlink()  # killed between the two
+    assert trabajo.en_duda() == [] and trabajo.lotes.escribir_intento(["a"]) == again + 1
 
 
 def test_the_id_of_a_batch_needs_no_new_room_on_the_disk(trabajo: Trabajo) -> None:

@@ -66,7 +66,7 @@ def test_cached_tokens_are_not_counted_twice() -> None:
 counts = st.integers(0, 10**7)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(counts, counts, counts, counts, counts)
 def test_a_batch_costs_half_of_all_and_each_kind_has_its_price(
     prompt: int, read: int, m5: int, h1: int, out: int
@@ -175,7 +175,7 @@ def test_wasted_answers_are_told_apart(
     assert Decimal(usage["usd_descartado"]) * 6 == Decimal(usage["usd_exacto"]) == Decimal("0.000525")
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(st.text(max_size=50), st.text(min_size=1, max_size=200).filter(str.strip), st.integers(1, 500))
 def test_the_bound_is_above_any_bill(system: str, user: str, max_tokens: int) -> None:
     peticion = Peticion(system, user)

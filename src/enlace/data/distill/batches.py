@@ -3,11 +3,11 @@
 A batch goes through three writes, each synced before the next: its intent; its receipt, blank, whose room on the disk
 is thereby taken; and, once the teacher has accepted it, its id in that receipt. So:
 
-    intent alone             it was never sent: nothing is owed, it is forgotten
-    intent and blank receipt it may have been sent: in doubt until somebody knows
-    intent and id            accepted
+    intent without an id   it may have been sent: in doubt until somebody knows
+    intent and id          accepted
 
-The id needs no new room: a disk that fills up while the batch is being sent does not lose it.
+An intent without any receipt was most likely never sent, but a copy made at that moment looks the same: in doubt too. The
+id needs no new room: a disk that fills up while the batch is being sent does not lose it.
 """
 
 from __future__ import annotations
@@ -96,11 +96,10 @@ class Lotes:
     def borrar_intento(self, numero: int) -> None:
         """Forget an intent that certainly was not accepted."""
         with writing(self.intento_path(numero)):
-            # In this order: an intent alone was never sent, a receipt alone is nothing.
+            # In this order: an intent alone would be in doubt, a blank receipt alone is nothing.
+            self.intento_path(numero).unlink()
+            fsync_dir(self.carpeta)
             self.recibo_path(numero).unlink(missing_ok=True)
-            fsync_dir(self.carpeta)
-            self.intento_path(numero).unlink(missing_ok=True)
-            fsync_dir(self.carpeta)
 
     def aceptados(self) -> Iterator[Record]:
         """The accepted batches, oldest first; see `Trabajo.leer_lotes`."""
@@ -117,18 +116,8 @@ class Lotes:
         return _lote(numero, self._intento(numero), recibo)
 
     def en_duda(self) -> list[Record]:
-        """Intents that may have been sent, without an id: ``numero`` and what the intent says."""
-        return [
-            {"numero": numero, **intento}
-            for numero, intento in self._intentos()
-            if self.recibo_path(numero).exists() and self._recibo(numero) is None
-        ]
-
-    def olvidar_no_enviados(self) -> None:
-        """Remove the intents that a kill left before anything was sent."""
-        for numero, _ in list(self._intentos()):
-            if not self.recibo_path(numero).exists():
-                self.borrar_intento(numero)
+        """Intents without an id: ``numero`` and what the intent says."""
+        return [{"numero": numero, **intento} for numero, intento in self._intentos() if self._recibo(numero) is None]
 
     def ids(self) -> set[str]:
         """Of the accepted batches."""
@@ -140,9 +129,15 @@ class Lotes:
         path = self.recibo_path(numero)
         if not path.exists() or not _bytes(path).strip():
             return None
-        recibo = read_json(path)
+        try:
+            recibo = read_json(path)
+        except DistillError:
+            recibo = {}
         if not isinstance(recibo.get("id"), str) or not recibo["id"]:
-            raise DistillError(f'{path}: se esperaba {{"id": "<id del lote>"}}. Corrígelo a mano.')
+            raise DistillError(
+                f"{path}: está dañado, y ese lote se aceptó. Busca su id en la consola del proveedor y escribe ahí "
+                '{"id": "<id del lote>"}.'
+            )
         return recibo
 
     def _intentos(self) -> Iterator[tuple[int, Record]]:

@@ -43,7 +43,6 @@ def settle_all(
     trabajo: Trabajo, cliente: Cliente, config: DistillConfig, dormir: Callable[[float], object]
 ) -> list[str]:
     """Settle what earlier runs left in doubt; returns the batches that turned out to be accepted."""
-    trabajo.lotes.olvidar_no_enviados()
     found = (settle(trabajo, intento, cliente, config, dormir) for intento in trabajo.en_duda())
     return [id for id in found if id is not None]
 
@@ -90,7 +89,6 @@ def settle(
 def resolve(trabajo: Trabajo, numero: int, batch_id: str | None) -> None:
     """What a person found out about batch number `numero`: it is `batch_id`, or (None) was not accepted."""
     with trabajo.bloqueo():
-        trabajo.lotes.olvidar_no_enviados()
         if numero not in {intento["numero"] for intento in trabajo.en_duda()}:
             doubts = ", ".join(str(intento["numero"]) for intento in trabajo.en_duda()) or "ninguno"
             raise DistillError(f"{trabajo.carpeta}: el envío {numero} no está en duda. En duda: {doubts}.")

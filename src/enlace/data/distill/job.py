@@ -4,7 +4,7 @@
     job.json                       who this job is bound to: model, parameters, account
     manifest.jsonl                 the requests, in order
     batches/000001.intent.json     written before a batch is sent: its custom_ids, and the newest batch there was
-    batches/000001.receipt.json    reserved, blank, before it is sent; its id as soon as it is accepted (`batches`)
+    batches/000001.receipt.json    blank before it is sent, with its id as soon as it is accepted (`batches`)
     raw/<batch id>.jsonl           the answers as they came, whole and unjudged; beside it, how many and their hash
     results.jsonl, errors.jsonl    those answers, judged; superseded.jsonl: paid for, and of no use (`deriving`)
     derived.json                   what those three were made from

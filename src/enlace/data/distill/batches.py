@@ -6,8 +6,8 @@ is thereby taken; and, once the teacher has accepted it, its id in that receipt.
     intent without an id   it may have been sent: in doubt until somebody knows
     intent and id          accepted
 
-An intent without any receipt was most likely never sent, but a copy made at that moment looks the same: in doubt too. The
-id needs no new room: a disk that fills up while the batch is being sent does not lose it.
+An intent without any receipt was most likely never sent, but a copy made at that moment looks the same: in doubt too.
+The id needs no new room: a disk that fills up while the batch is being sent does not lose it.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def test_a_missing_answer_can_be_fetched_again(
     assert len(answers(trabajo)) == 3
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_killed_anywhere_while_collecting_ends_the_same(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

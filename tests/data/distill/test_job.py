@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from enlace.data.distill import DistillError, Peticion, Trabajo
+from enlace.data.distill.errors import TrabajoOcupado
 from enlace.data.distill.records import append_records, read_records
 
 
@@ -68,24 +69,27 @@ def test_one_writer_and_the_lock_dies_with_its_holder(trabajo: Trabajo, peticion
     holder = subprocess.Popen([sys.executable, "-c", program, trabajo.raiz], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "mío\n"
-        with pytest.raises(DistillError, match=str(holder.pid)):
+        with pytest.raises(TrabajoOcupado, match=str(holder.pid)) as caught:
             trabajo.guardar_peticiones(peticiones)
+        assert caught.value.exit_status == 3
     finally:
         holder.kill()
         holder.communicate()
     assert trabajo.guardar_peticiones(peticiones) == peticiones
 
 
-def test_a_bad_receipt_is_named(trabajo: Trabajo) -> None:
-    numero = trabajo.escribir_intento(["a"], idempotente=False)
-    trabajo.recibo_path(numero).write_text("{}", encoding="utf-8")
-    with pytest.raises(DistillError, match=r"000001\.receipt\.json"):
-        trabajo.leer_lotes()
+@pytest.mark.parametrize("content", ["{}", '{"id": ""}', "[]", '{"id": "msgbat'])
+def test_a_bad_receipt_is_named_and_never_taken_for_none(content: str, trabajo: Trabajo) -> None:
+    numero = trabajo.lotes.escribir_intento(["a"], idempotente=False)
+    trabajo.recibo_path(numero).write_text(content, encoding="utf-8")
+    for read in (trabajo.leer_lotes, trabajo.en_duda):
+        with pytest.raises(DistillError, match=r"000001\.receipt\.json.*escribe ahí"):
+            read()
 
 
 def test_a_receipt_without_its_intent_is_not_ignored(trabajo: Trabajo) -> None:
-    numero = trabajo.escribir_intento(["a"], idempotente=False)
-    trabajo.escribir_recibo(numero, "lote_1")
+    numero = trabajo.lotes.escribir_intento(["a"], idempotente=False)
+    trabajo.lotes.escribir_recibo(numero, "lote_1")
     trabajo.intento_path(numero).unlink()
     for read in (trabajo.leer_lotes, trabajo.en_duda):
         with pytest.raises(DistillError, match=r"000001\.intent\.json.*000001\.receipt\.json"):
@@ -96,7 +100,7 @@ def test_a_receipt_without_its_intent_is_not_ignored(trabajo: Trabajo) -> None:
     "content", ["{", "[]", "{}", '{"custom_ids": ["a"]}', '{"custom_ids": [1], "idempotente": true}']
 )
 def test_a_damaged_intent_is_named(trabajo: Trabajo, content: str) -> None:
-    numero = trabajo.escribir_intento(["a"], idempotente=False)
+    numero = trabajo.lotes.escribir_intento(["a"], idempotente=False)
     trabajo.intento_path(numero).write_text(content, encoding="utf-8")
     with pytest.raises(DistillError, match=r"000001\.intent\.json"):
         trabajo.en_duda()
@@ -107,3 +111,48 @@ def test_nobody_is_waited_for_when_the_lock_is_not_held(trabajo: Trabajo) -> Non
     with pytest.raises(DistillError, match="es una carpeta") as caught:
         trabajo.guardar_peticiones([])
     assert "Espera" not in str(caught.value)
+
+
+def test_without_an_id_it_is_in_doubt_and_forgotten_only_when_told(trabajo: Trabajo) -> None:
+    numero = trabajo.lotes.escribir_intento(["a"])
+    assert [intento["numero"] for intento in trabajo.en_duda()] == [numero]
+    trabajo.recibo_path(numero).unlink()  # as in a copy made at that moment
+    assert [intento["numero"] for intento in trabajo.en_duda()] == [numero]
+    trabajo.lotes.borrar_intento(numero)
+    assert trabajo.en_duda() == [] and trabajo.leer_lotes() == []
+    again = trabajo.lotes.escribir_intento(["a"])
+    trabajo.intento_path(again).unlink()  # killed between the two
+    assert trabajo.en_duda() == [] and trabajo.lotes.escribir_intento(["a"]) == again + 1
+
+
+def test_the_id_of_a_batch_needs_no_new_room_on_the_disk(trabajo: Trabajo) -> None:
+    numero = trabajo.lotes.escribir_intento(["a"])
+    before = trabajo.recibo_path(numero).stat()
+    trabajo.lotes.escribir_recibo(numero, "lote_1")
+    after = trabajo.recibo_path(numero).stat()
+    assert (after.st_ino, after.st_size, after.st_blocks) == (before.st_ino, before.st_size, before.st_blocks)
+    assert [lote["id"] for lote in trabajo.leer_lotes()] == ["lote_1"]
+
+
+def test_a_torn_manifest_loses_only_the_torn_request(trabajo: Trabajo, peticiones: list[Peticion]) -> None:
+    trabajo.guardar_peticiones(peticiones[:3])
+    whole = trabajo.manifiesto_path.read_bytes()
+    trabajo.manifiesto_path.write_bytes(whole[:-5])
+    assert trabajo.leer_peticiones() == peticiones[:2]
+    trabajo.guardar_peticiones(peticiones)
+    assert trabajo.leer_peticiones() == peticiones
+    trabajo.manifiesto_path.write_bytes(whole.replace(b'"user"', b'"usar"', 1))
+    with pytest.raises(DistillError, match=r"manifest\.jsonl"):
+        trabajo.leer_peticiones()
+
+
+def test_a_job_is_bound_to_who_began_it(trabajo: Trabajo) -> None:
+    trabajo.exigir_identidad({"model": "a", "cuenta": "x"})
+    trabajo.exigir_identidad({"cuenta": "x"})
+    before = (trabajo.carpeta / "job.json").read_bytes()
+    with pytest.raises(DistillError, match=r"cuenta: x → y.*--rebind"):
+        trabajo.exigir_identidad({"model": "a", "cuenta": "y"})
+    assert (trabajo.carpeta / "job.json").read_bytes() == before
+    trabajo.exigir_identidad({"cuenta": "y"}, rebind=True)
+    trabajo.exigir_identidad({"model": "a", "cuenta": "y"})
+    assert [event["cambios"] for event in trabajo.eventos("rebind")] == [["cuenta: x → y"]]

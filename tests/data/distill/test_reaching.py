@@ -107,7 +107,7 @@ def test_a_full_disk_is_no_silence_of_the_teacher(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("enlace.data.distill.collecting.os.fsync", full)
+    monkeypatch.setattr("enlace.data.distill.downloading.os.fsync", full)
     with pytest.raises(DistillError, match="disco lleno"):
         collect(trabajo, roto, config, dormir=lambda seconds: pytest.fail("nothing to wait for"))
 

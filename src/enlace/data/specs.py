@@ -7,10 +7,10 @@ A folder of YAML (`data/specs/hogar`) says what people ask about, how they ask, 
     formas.yaml      how a question is put, how the answer is wanted, and what the teacher is told beforehand
     temas/*.yaml     topics: the situations that people are in and what they want, by the form of the question
 
-Texts carry three marks: ``[uno|otro]`` is a choice, ``<di|diga|decí>`` follows the register (tú, usted, vos) and
-``{el:nevera}`` is a word of the country, with its article
-(``un:``, ``o:`` for the ending of an adjective, nothing for the bare word). The same folder, number and seed give the same requests, in any process; a
-larger number begins with those of a smaller one.
+Texts carry three marks. ``[uno|otro]`` is a choice. ``<di|diga|decí>`` follows the register (tú, usted, vos).
+``{el:nevera}`` is a word of the country with its article (``un:`` the other article, ``o:`` the ending of an adjective,
+``{nevera}`` the bare word). The same folder, number and seed give the same requests, in any process; a larger number
+begins with those of a smaller one.
 """
 
 from __future__ import annotations

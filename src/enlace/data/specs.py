@@ -33,10 +33,12 @@ T = TypeVar("T")
 
 REGISTERS = ("tú", "usted", "vos")
 KINDS = ("hacer", "saber", "escribir", "planear")
-_OPENINGS = ("saludos", "lugares")
+_OPENINGS = {"saludos": "saludo", "lugares": "lugar"}  # and how the share of each is called
+_SHARES = (*_OPENINGS.values(), "situacion", "formato")
 _TRIES = 60
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _REGISTER = re.compile(r"<([^<>]*)>")
+_BLANKS = ("ask", "Ask", "ciudad", "pais")  # filled otherwise
 _SLOT = re.compile(r"\{([^{}]*)\}")
 _ARTICLES = ("el", "la", "los", "las")
 # What agrees with the gender and number of a noun.
@@ -93,8 +95,7 @@ def read_material(folder: Path) -> Material:
         EnlaceError: a file is missing, is no YAML, lacks a key, or holds a text with a mark that means nothing; the
             message names the file and the text.
     """
-    names = _table(folder / "palabras.yaml")
-    countries = tuple(_country(key, value, names, folder) for key, value in _table(folder / "paises.yaml").items())
+    countries = _countries(folder)
     path = folder / "formas.yaml"
     forms = _table(path)
     if missing := {"sistema", "frecuencia", *_OPENINGS, "peticiones", "formatos"} - forms.keys():
@@ -107,7 +108,7 @@ def read_material(folder: Path) -> Material:
         formats={kind: _pieces(path, forms["formatos"].get(kind)) for kind in KINDS},
         openings={name: _pieces(path, forms[name]) for name in _OPENINGS},
         system=forms["sistema"],
-        shares=forms["frecuencia"],
+        shares=_shares(path, forms["frecuencia"]),
     )
     _check(material, folder)
     return material
@@ -132,31 +133,27 @@ def generate(material: Material, n: int, seed: int) -> Iterator[Peticion]:
                 break
             alive.remove(topic)
         else:
-            raise EnlaceError(f"Con este material no salen {n} peticiones distintas, solo {made}. Pide menos.")
+            raise EnlaceError(
+                f"Con este material no salen {n} peticiones distintas; con {made} ya se repite. Pide menos."
+            )
 
 
 def count(material: Material) -> int:
-    """How many requests, different without greeting and place, the material holds; the JSON ones included.
+    """How many requests, different without greeting and place, the material holds.
 
-    A request is a situation or none, a wish in a template, and a format or none. Countries that share their words give
-    the same request, so each combination is counted once for each wording, not for each country.
+    A request is a situation or none, a wish in a template, and a format or none. What several countries and registers
+    word alike is counted once.
     """
+    speakers = [(r, country) for r in REGISTERS for country in material.countries if r in country.registers]
+    nothing = Counter({(1 << len(speakers)) - 1: 1})
     total = 0
-    for register in REGISTERS:
-        countries = [country for country in material.countries if register in country.registers]
+    for kind in KINDS:
+        formats = _wordings(material.formats[kind], speakers) + nothing
+        around = _combined(_wordings(material.templates[kind], speakers), formats)
         for topic in material.topics:
-            situations = _wordings(topic.situations, register, countries)
-            situations[(1 << len(countries)) - 1] += 1  # none
-            for kind in KINDS:
-                wishes = _wordings((wish for k, wish in topic.wishes if k == kind), register, countries)
-                formats = _wordings(material.formats[kind], register, countries)
-                formats[(1 << len(countries)) - 1] += 1
-                combined = sum(
-                    a * b * c
-                    for (i, a), (j, b), (k, c) in product(situations.items(), wishes.items(), formats.items())
-                    if i & j & k
-                )
-                total += combined * sum(len(template.variants) for template in material.templates[kind])
+            wishes = _wordings((wish for k, wish in topic.wishes if k == kind), speakers)
+            situations = _wordings(topic.situations, speakers) + nothing
+            total += sum(_combined(_combined(wishes, situations), around).values())
     return total
 
 
@@ -211,23 +208,22 @@ def _fresh(material: Material, topic: Topic, draw: _Draw, seen: set[str]) -> Pet
     """A request of the topic that was not made before; None when it seems to have no more."""
     register = draw.turn("register", REGISTERS)
     country = draw.turn("country", [c for c in material.countries if register in c.registers])
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
+        if attempt > _TRIES // 2:  # nearly everything was said this way: balance gives in
+            country = draw.lot(material.countries)
+            register = draw.lot(country.registers)
         kind, wish = draw.turn(f"wish {topic.name}", topic.wishes)
         template = draw.turn(f"template {kind}", material.templates[kind])
         situation = _maybe(draw, material, "situacion", f"situation {topic.name}", topic.situations)
         format_ = _maybe(draw, material, "formato", f"format {kind}", material.formats[kind])
         wanted = draw.turn(f"variant {wish.source}", wish.variants)
         asked = _ask(draw.lot(template.variants), wanted)
-        core = [draw.lot(piece.variants) if piece else "" for piece in (situation, None, format_)]
-        core[1] = asked
-        core = [render(text, register, country) for text in core if text]
+        before, after = ([draw.lot(piece.variants)] if piece else [] for piece in (situation, format_))
+        core = [render(text, register, country) for text in (*before, asked, *after)]
         if (key := fold(" ".join(core))) in seen:
             continue
         seen.add(key)
-        opening = [
-            _maybe(draw, material, name[:-1] if name == "saludos" else "lugar", name, material.openings[name])
-            for name in _OPENINGS
-        ]
+        opening = [_maybe(draw, material, share, name, material.openings[name]) for name, share in _OPENINGS.items()]
         first = [render(_city(draw, draw.lot(p.variants), country), register, country) for p in opening if p]
         meta = {
             "kind": "hogar",
@@ -260,18 +256,29 @@ def _city(draw: _Draw, text: str, country: Country) -> str:
     return text.replace("{pais}", country.name)
 
 
-def _wordings(pieces: Iterable[Piece], register: str, countries: Sequence[Country]) -> Counter[int]:
-    """How many wordings are said in just these countries (a bit each), for each set of countries."""
+def _wordings(pieces: Iterable[Piece], speakers: Sequence[tuple[str, Country]]) -> Counter[int]:
+    """How many wordings are said by just these speakers (a bit each), for each set of speakers."""
     said: dict[str, int] = {}
     for piece in pieces:
         for variant in piece.variants:
-            for i, country in enumerate(countries):
+            for i, (register, country) in enumerate(speakers):
                 text = render(variant, register, country)
                 said[text] = said.get(text, 0) | 1 << i
     return Counter(said.values())
 
 
+def _combined(some: Counter[int], others: Counter[int]) -> Counter[int]:
+    """Pairs of wordings, by the speakers who say both."""
+    pairs: Counter[int] = Counter()
+    for (i, a), (j, b) in product(some.items(), others.items()):
+        if i & j:
+            pairs[i & j] += a * b
+    return pairs
+
+
 def _word(slot: str, country: Country) -> str:
+    if slot in _BLANKS:
+        return f"{{{slot}}}"
     form, _, name = slot.rpartition(":")
     article, noun = _split(country.words[name])
     if not form:
@@ -298,22 +305,35 @@ def _table(path: Path) -> dict[str, Any]:
     return content
 
 
-def _country(key: str, value: Any, names: dict[str, Any], folder: Path) -> Country:
-    path = folder / "paises.yaml"
-    try:
-        cities, registers = tuple(value["ciudades"]), tuple(value["registros"])
-        code = value["codigo"]
-    except (KeyError, TypeError) as error:
-        raise EnlaceError(f"{path}: {key}: lleva codigo, registros y ciudades.") from error
-    if wrong := [register for register in registers if register not in REGISTERS]:
-        raise EnlaceError(f"{path}: {key}: {wrong[0]} no es un registro; son {', '.join(REGISTERS)}.")
-    words: dict[str, str] = {}
-    for name, by_country in names.items():
+def _countries(folder: Path) -> tuple[Country, ...]:
+    """The countries, each with its own words."""
+    path, words_path = folder / "paises.yaml", folder / "palabras.yaml"
+    countries: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
+    for name, value in _table(path).items():
+        try:
+            countries[value["codigo"]] = (name, tuple(value["ciudades"]), tuple(value["registros"]))
+        except (KeyError, TypeError) as error:
+            raise EnlaceError(f"{path}: {name}: lleva codigo, registros y ciudades.") from error
+        if wrong := [register for register in value["registros"] if register not in REGISTERS]:
+            raise EnlaceError(f"{path}: {name}: {wrong[0]} no es un registro; son {', '.join(REGISTERS)}.")
+    words: dict[str, dict[str, str]] = {code: {} for code in countries}
+    for word, by_country in _table(words_path).items():
         if not isinstance(by_country, dict) or "todos" not in by_country:
-            raise EnlaceError(f"{folder / 'palabras.yaml'}: {name}: falta «todos», la palabra de los demás países.")
-        codes = {one: word for codes, word in by_country.items() for one in codes.split()}
-        words[name] = str(codes.get(code) or by_country["todos"])
-    return Country(key, cities, registers, words)
+            raise EnlaceError(f"{words_path}: {word}: falta «todos», la palabra de los demás países.")
+        said = {code: text for codes, text in by_country.items() if codes != "todos" for code in codes.split()}
+        if strange := said.keys() - countries.keys():
+            raise EnlaceError(f"{words_path}: {word}: {min(strange)} no es el código de ningún país de paises.yaml.")
+        for code in countries:
+            words[code][word] = str(said.get(code, by_country["todos"]))
+    return tuple(Country(*country, words[code]) for code, country in countries.items())
+
+
+def _shares(path: Path, shares: Any) -> dict[str, float]:
+    for name in _SHARES:
+        share = shares.get(name) if isinstance(shares, dict) else None
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise EnlaceError(f"{path}: frecuencia.{name}={share}: tiene que ser un número de 0 a 1.")
+    return dict(shares)
 
 
 def _pieces(path: Path, texts: Any) -> tuple[Piece, ...]:
@@ -334,8 +354,9 @@ def _topics(path: Path) -> Iterator[Topic]:
     content = _table(path)
     shared = _pieces(path, content["situaciones"]) if content.get("situaciones") else ()
     for name, topic in content.get("temas", {}).items():
-        if not isinstance(topic, dict) or (unknown := topic.keys() - {*KINDS, "situaciones"}):
-            raise EnlaceError(f"{path}: {name}: solo lleva {', '.join(KINDS)} y situaciones; sobra {unknown}.")
+        unknown = topic.keys() - {*KINDS, "situaciones"} if isinstance(topic, dict) else {str(topic)}
+        if unknown:
+            raise EnlaceError(f"{path}: {name}: solo lleva {', '.join(KINDS)} y situaciones; sobra {min(unknown)}.")
         own = _pieces(path, topic["situaciones"]) if "situaciones" in topic else ()
         wishes = [(kind, piece) for kind in KINDS if kind in topic for piece in _pieces(path, topic[kind])]
         if not wishes:

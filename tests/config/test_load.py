@@ -245,7 +245,8 @@ def test_flatten_names_every_leaf(project: Path) -> None:
 def test_distill_defaults_are_the_published_ones(project: Path) -> None:
     config = DistillConfig()
     assert (config.model, config.batch_discount, config.requests_per_batch <= 100_000) == ("claude-opus-5", 0.5, True)
-    assert (config.input_usd_per_mtok, config.output_usd_per_mtok, config.cache_read_ratio) == (5, 25, 0.1)
+    assert config.prices is not None
+    assert (config.prices.input, config.prices.output, config.prices.cache_read) == (5, 25, 0.5)
     assert load_distill_config(project).teacher == "extractive"
     with pytest.raises(ValidationError):
         DistillConfig(requests_per_batch=100_001)

@@ -63,7 +63,7 @@ def load_config(
     for layer in NAMED:
         path = root / layers.path(cast(Any, layer))
         section = "distill" if layer == "teacher" else layer
-        merged[section] = _mapping(path, root, names=layer)
+        merged[section] = _teacher(path, root) if layer == "teacher" else _mapping(path, root, names=layer)
         files[section] = _shown(path, root)
     merged |= {section: values[section] for section in VALUES if section in values}
     try:
@@ -84,15 +84,35 @@ def _change(values: dict[str, Any], dotted: str, value: Any) -> None:
     values[last] = value
 
 
-def load_distill_config(root: Path | None = None) -> DistillConfig:
-    """The layer of the teacher that `params.yaml` names, alone; raises `ConfigError` as `load_config` does."""
+def load_distill_config(root: Path | None = None, teacher: str | None = None) -> DistillConfig:
+    """The layer of the teacher that `params.yaml` names (or of another, `teacher`), alone.
+
+    Raises `ConfigError` as `load_config` does.
+    """
     root = root or project_root()
     params = root / "params.yaml"
-    path = root / _layer_names(_mapping(params, root), params, root).path("teacher")
+    values = _mapping(params, root)
+    if teacher is not None:
+        values["teacher"] = teacher
+    path = root / _layer_names(values, params, root).path("teacher")
     try:
-        return DistillConfig.model_validate(_mapping(path, root, names="teacher"))
+        return DistillConfig.model_validate(_teacher(path, root))
     except ValidationError as error:
         raise _config_error(error, {}, _shown(path, root)) from None
+
+
+def _teacher(path: Path, root: Path) -> dict[str, Any]:
+    """The layer of a teacher; without prices of its own it takes those of its model, if the table has them."""
+    values = _mapping(path, root, names="teacher")
+    table = path.parent / "prices" / f"{values.get('teacher', 'anthropic')}.yaml"
+    if "prices" not in values and table.is_file():
+        listed = _mapping(table, root)
+        models = listed.get("models")
+        if not isinstance(models, dict) or not all(isinstance(row, dict) for row in models.values()):
+            raise ConfigError(f"{_shown(table, root)}: models tiene que ser una lista de modelos con sus precios.")
+        row = models.get(values.get("model", DistillConfig().model))
+        values["prices"] = None if row is None else {"taken": listed.get("taken", ""), **row}
+    return values
 
 
 def hardware_profiles(root: Path) -> dict[str, HardwareConfig]:

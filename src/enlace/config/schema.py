@@ -10,7 +10,7 @@ Unknown keys are errors, and so is a value of another type ("8" is not 8). Rules
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -200,19 +200,58 @@ class ServerConfig(Layer):
     backoff_seconds: PositiveFloat = Field(1.0, description="Before the first retry; doubles up to a minute.")
 
 
+class TokenPrices(Layer):
+    """USD per million tokens, at the list price (no batch discount)."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    cache_read: Annotated[float, Field(ge=0)]
+    cache_write_5m: Annotated[float, Field(ge=0)]
+    cache_write_1h: Annotated[float, Field(ge=0)]
+
+
+class Prices(TokenPrices):
+    """What a model costs (`configs/distill/prices/<teacher>.yaml`)."""
+
+    taken: str = Field("", description="Day on which the prices were read, as 2026-10-15.")
+    long_prompt_tokens: PositiveInt | None = Field(None, description="Prompts above this cost `long_prompt`.")
+    long_prompt: TokenPrices | None = None
+
+
+_FREE = Prices(input=0, output=0, cache_read=0, cache_write_5m=0, cache_write_1h=0)
+_DEFAULT_MODEL = "claude-opus-5"
+_DEFAULT_PRICES = Prices(input=5, output=25, cache_read=0.5, cache_write_5m=6.25, cache_write_1h=10, taken="2026-10-15")
+
+
+def _usual_prices(values: dict[str, Any]) -> Prices | None:
+    """None is unknown: never taken for 0."""
+    if values.get("teacher") != "anthropic":
+        return _FREE  # it runs at home
+    return _DEFAULT_PRICES if values.get("model") == _DEFAULT_MODEL else None
+
+
 class DistillConfig(Layer):
-    """The teacher and the batch harness (`configs/distill/<name>.yaml`). Prices are USD per million tokens."""
+    """The teacher and the batch harness (`configs/distill/<name>.yaml`)."""
 
     teacher: Literal["extractive", "compatible", "anthropic"] = "anthropic"
-    model: str = Field(default="claude-opus-5", min_length=1)
+    model: str = Field(default=_DEFAULT_MODEL, min_length=1)
     max_tokens: PositiveInt = 1024
+    thinking: Literal["adaptive", "disabled"] | None = Field(
+        None, description="Nothing: what the model does by itself."
+    )
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    cache_ttl: Literal["none", "5m", "1h"] = Field("5m", description="How long the shared system prompt stays cached.")
     requests_per_batch: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    bytes_per_batch: Annotated[int, Field(ge=1, le=250_000_000)] = Field(
+        48_000_000, description="The API takes 256 MB. A smaller batch puts less in doubt and needs less memory."
+    )
     poll_interval_seconds: PositiveFloat = 60.0
     max_wait_hours: PositiveFloat = 26.0
-    input_usd_per_mtok: Annotated[float, Field(ge=0)] = 5.0
-    output_usd_per_mtok: Annotated[float, Field(ge=0)] = 25.0
-    cache_read_ratio: Annotated[float, Field(ge=0)] = Field(0.1, description="Price of a cache read, in inputs.")
-    cache_write_ratio: Annotated[float, Field(ge=0)] = Field(1.25, description="Price of a cache write, in inputs.")
+    doubt_grace_minutes: Annotated[float, Field(ge=0)] = Field(
+        15.0, description="How long to look for a batch whose acceptance was not heard before taking it for refused."
+    )
+    max_attempts: PositiveInt = Field(3, description="How often a request may be sent, the first time included.")
+    prices: Prices | None = Field(default_factory=_usual_prices, description="Nothing: unknown, so nothing is bought.")
     batch_discount: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="Share of the list price to pay.")
     questions_per_document: PositiveInt = Field(2, description="Questions asked about each document of the corpus.")
     server: ServerConfig | None = Field(None, description="Where the teacher `compatible` listens.")

@@ -7,16 +7,15 @@ order of the requests), errors.jsonl (the others, and why) and usage.json. The s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from enlace.config.dotenv import load_dotenv
 from enlace.config.load import load_config
 from enlace.config.paths import ledger_dir
 from enlace.console import run_main, say
 from enlace.data.distill import DistillError, collect, leer_especificaciones, resumen_de_uso
-from enlace.data.distill.records import record_line
+from enlace.data.distill.collecting import rebuild
+from enlace.data.distill.exporting import export
 from enlace.data.distill.teachers import open_job
 from enlace.durable import reason, write_atomic
 
@@ -41,22 +40,11 @@ def main() -> None:
     counts = collect(trabajo, cliente, config.distill, peticiones=wanted)
     say(f"{counts['ok']} respuestas y {counts['error']} errores nuevos; {counts['ya_estaban']} ya estaban")
 
-    answers = {row["custom_id"]: row["text"] for row in trabajo.leer_resultados()}
-    failures = {row["custom_id"]: row for row in trabajo.leer_errores()}
-    conversations, errors = [], []
-    for peticion in wanted:
-        id = peticion.custom_id
-        asked = {"custom_id": id, "system": peticion.system, "user": peticion.user}
-        if id in answers:
-            conversations.append(asked | {"assistant": answers[id], "meta": peticion.meta})
-        else:
-            why = {"class": failures[id]["class"], "reason": failures[id]["reason"]}
-            errors.append(asked | why | {"meta": peticion.meta})
-    _write("conversations.jsonl", conversations)
-    _write("errors.jsonl", errors)
+    rebuild(trabajo, cliente)  # by the rules of now, from the answers as they came
+    made = export(trabajo, wanted, OUT / "conversations.jsonl", OUT / "errors.jsonl")
     usage = resumen_de_uso(trabajo, config.distill)
     write_atomic(OUT / "usage.json", json.dumps(usage, indent=1).encode() + b"\n")
-    say(f"{len(conversations)} conversaciones; {len(errors)} sin respuesta (motivos en {OUT / 'errors.jsonl'})")
+    say(f"{made.answered} conversaciones; {made.failed} sin respuesta (motivos en {OUT / 'errors.jsonl'})")
 
 
 def _job_of_receipt() -> str:
@@ -69,10 +57,6 @@ def _job_of_receipt() -> str:
     if not isinstance(receipt, dict) or not isinstance(receipt.get("job"), str):
         raise DistillError(f"{RECEIPT}: no dice de qué trabajo es. Repite: {RESUBMIT}")
     return receipt["job"]
-
-
-def _write(name: str, records: Iterable[dict[str, Any]]) -> None:
-    write_atomic(OUT / name, b"".join(map(record_line, records)))
 
 
 if __name__ == "__main__":

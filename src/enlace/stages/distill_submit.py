@@ -10,19 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from enlace.config.dotenv import load_dotenv
 from enlace.config.load import load_config
 from enlace.config.paths import ledger_dir
-from enlace.console import progress, run_main, say
-from enlace.data.distill import Peticion, leer_especificaciones, submit
-from enlace.data.distill.questions import questions_from_document
+from enlace.console import run_main, say
+from enlace.data.distill import submit
 from enlace.data.distill.requests import especificaciones
+from enlace.data.distill.sources import project_requests
 from enlace.data.distill.teachers import open_job, who_answers
 from enlace.data.distill.usage import require_budget
-from enlace.data.documents import read_documents
 from enlace.durable import write_atomic
 
 OUT = Path("data/distill")
@@ -33,7 +31,7 @@ def main() -> None:
     load_dotenv()
     config = load_config()
     trabajo, cliente = open_job(config.distill, ledger_dir())
-    wanted = trabajo.guardar_peticiones(_requests(config.distill.questions_per_document))
+    wanted = trabajo.guardar_peticiones(project_requests(config.distill.questions_per_document))
     unsent = trabajo.sin_enviar(wanted)
     say(f"{len(wanted)} peticiones; {len(wanted) - len(unsent)} ya se enviaron antes y no se repiten")
     if config.distill.teacher == "anthropic":
@@ -52,15 +50,6 @@ def main() -> None:
     }
     write_atomic(OUT / "requests.jsonl", especificaciones(wanted))
     write_atomic(OUT / "receipt.json", json.dumps(receipt, ensure_ascii=False, indent=1).encode() + b"\n")
-
-
-def _requests(questions_per_document: int) -> Iterator[Peticion]:
-    for path in sorted(Path("data/specs").glob("*.jsonl")):
-        yield from leer_especificaciones(path)
-    for path in sorted(Path("data/raw").glob("*.jsonl")):
-        with progress() as bar:
-            for document in bar.track(list(read_documents(path)), description=f"preguntas sobre {path.stem}"):
-                yield from questions_from_document(document, questions_per_document)
 
 
 if __name__ == "__main__":

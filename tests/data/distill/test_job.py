@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from enlace.data.distill import DistillError, Peticion, Trabajo
+from enlace.data.distill.errors import TrabajoOcupado
 from enlace.data.distill.records import append_records, read_records
 
 
@@ -68,8 +69,9 @@ def test_one_writer_and_the_lock_dies_with_its_holder(trabajo: Trabajo, peticion
     holder = subprocess.Popen([sys.executable, "-c", program, trabajo.raiz], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "mío\n"
-        with pytest.raises(DistillError, match=str(holder.pid)):
+        with pytest.raises(TrabajoOcupado, match=str(holder.pid)) as caught:
             trabajo.guardar_peticiones(peticiones)
+        assert caught.value.exit_status == 3
     finally:
         holder.kill()
         holder.communicate()
@@ -77,15 +79,15 @@ def test_one_writer_and_the_lock_dies_with_its_holder(trabajo: Trabajo, peticion
 
 
 def test_a_bad_receipt_is_named(trabajo: Trabajo) -> None:
-    numero = trabajo.escribir_intento(["a"], idempotente=False)
+    numero = trabajo.lotes.escribir_intento(["a"], idempotente=False)
     trabajo.recibo_path(numero).write_text("{}", encoding="utf-8")
     with pytest.raises(DistillError, match=r"000001\.receipt\.json"):
         trabajo.leer_lotes()
 
 
 def test_a_receipt_without_its_intent_is_not_ignored(trabajo: Trabajo) -> None:
-    numero = trabajo.escribir_intento(["a"], idempotente=False)
-    trabajo.escribir_recibo(numero, "lote_1")
+    numero = trabajo.lotes.escribir_intento(["a"], idempotente=False)
+    trabajo.lotes.escribir_recibo(numero, "lote_1")
     trabajo.intento_path(numero).unlink()
     for read in (trabajo.leer_lotes, trabajo.en_duda):
         with pytest.raises(DistillError, match=r"000001\.intent\.json.*000001\.receipt\.json"):
@@ -96,7 +98,7 @@ def test_a_receipt_without_its_intent_is_not_ignored(trabajo: Trabajo) -> None:
     "content", ["{", "[]", "{}", '{"custom_ids": ["a"]}', '{"custom_ids": [1], "idempotente": true}']
 )
 def test_a_damaged_intent_is_named(trabajo: Trabajo, content: str) -> None:
-    numero = trabajo.escribir_intento(["a"], idempotente=False)
+    numero = trabajo.lotes.escribir_intento(["a"], idempotente=False)
     trabajo.intento_path(numero).write_text(content, encoding="utf-8")
     with pytest.raises(DistillError, match=r"000001\.intent\.json"):
         trabajo.en_duda()
@@ -107,3 +109,46 @@ def test_nobody_is_waited_for_when_the_lock_is_not_held(trabajo: Trabajo) -> Non
     with pytest.raises(DistillError, match="es una carpeta") as caught:
         trabajo.guardar_peticiones([])
     assert "Espera" not in str(caught.value)
+
+
+def test_an_intent_alone_was_never_sent(trabajo: Trabajo) -> None:
+    """The receipt is reserved before anything is sent, so without one there is nothing to doubt."""
+    numero = trabajo.lotes.escribir_intento(["a"])
+    assert [intento["numero"] for intento in trabajo.en_duda()] == [numero]
+    trabajo.recibo_path(numero).unlink()
+    assert trabajo.en_duda() == [] and trabajo.leer_lotes() == []
+    trabajo.lotes.olvidar_no_enviados()
+    assert not trabajo.intento_path(numero).exists()
+
+
+def test_the_id_of_a_batch_needs_no_new_room_on_the_disk(trabajo: Trabajo) -> None:
+    numero = trabajo.lotes.escribir_intento(["a"])
+    before = trabajo.recibo_path(numero).stat()
+    trabajo.lotes.escribir_recibo(numero, "lote_1")
+    after = trabajo.recibo_path(numero).stat()
+    assert (after.st_ino, after.st_size, after.st_blocks) == (before.st_ino, before.st_size, before.st_blocks)
+    assert [lote["id"] for lote in trabajo.leer_lotes()] == ["lote_1"]
+
+
+def test_a_torn_manifest_loses_only_the_torn_request(trabajo: Trabajo, peticiones: list[Peticion]) -> None:
+    trabajo.guardar_peticiones(peticiones[:3])
+    whole = trabajo.manifiesto_path.read_bytes()
+    trabajo.manifiesto_path.write_bytes(whole[:-5])
+    assert trabajo.leer_peticiones() == peticiones[:2]
+    trabajo.guardar_peticiones(peticiones)
+    assert trabajo.leer_peticiones() == peticiones
+    trabajo.manifiesto_path.write_bytes(whole.replace(b'"user"', b'"usar"', 1))
+    with pytest.raises(DistillError, match=r"manifest\.jsonl"):
+        trabajo.leer_peticiones()
+
+
+def test_a_job_is_bound_to_who_began_it(trabajo: Trabajo) -> None:
+    trabajo.exigir_identidad({"model": "a", "cuenta": "x"})
+    trabajo.exigir_identidad({"cuenta": "x"})
+    before = (trabajo.carpeta / "job.json").read_bytes()
+    with pytest.raises(DistillError, match="cuenta: x → y.*--rebind"):
+        trabajo.exigir_identidad({"model": "a", "cuenta": "y"})
+    assert (trabajo.carpeta / "job.json").read_bytes() == before
+    trabajo.exigir_identidad({"cuenta": "y"}, rebind=True)
+    trabajo.exigir_identidad({"model": "a", "cuenta": "y"})
+    assert [event["cambios"] for event in trabajo.eventos("rebind")] == [["cuenta: x → y"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from maestro import Maestro, Row
 
 from enlace.config.schema import DistillConfig
 from enlace.data.distill import DistillError, EnvioRechazado, Peticion, Trabajo, collect, submit
+from enlace.data.distill.batches import Lotes
+from enlace.data.distill.sending import allow_objected
 
 
 def test_all_is_sent_once_in_batches(
@@ -96,10 +97,10 @@ def test_the_id_is_told_when_the_receipt_cannot_be_written(
     config: DistillConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def full(self: Trabajo, numero: int, batch_id: str) -> None:
+    def full(self: Lotes, numero: int, batch_id: str) -> None:
         raise DistillError("disco lleno.")
 
-    monkeypatch.setattr(Trabajo, "escribir_recibo", full)
+    monkeypatch.setattr(Lotes, "escribir_recibo", full)
     with pytest.raises(DistillError, match='"id": "lote_1"'):
         submit(trabajo, peticiones, maestro, config)
 
@@ -172,6 +173,5 @@ def test_a_refusal_to_train_models_stops_the_sending(
     assert len(maestro.enviados) == 1
     assert submit(trabajo, peticiones[:1], maestro, config) == []  # nothing to send, nothing to object to
 
-    (row,) = trabajo.leer_errores()
-    trabajo.errores_path.write_text(json.dumps(row | {"resolved": True}) + "\n", encoding="utf-8")
+    assert allow_objected(trabajo) == 1
     assert len(submit(trabajo, peticiones, maestro, config)) == 2

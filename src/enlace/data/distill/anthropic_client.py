@@ -5,14 +5,17 @@ The SDK is an optional extra and takes seconds to import, so it is imported when
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from enlace.data.distill.errors import DistillError, EnvioRechazado
+from enlace.data.distill.errors import DescargaRota, DistillError, EnvioRechazado
 from enlace.data.distill.requests import Peticion
+from enlace.data.distill.schemas import unsupported
 
 if TYPE_CHECKING:
     import anthropic
@@ -52,15 +55,43 @@ class ClienteAnthropic:
         self._client: anthropic.Anthropic | None = None
 
     def construir_params(self, peticion: Peticion) -> dict[str, Any]:
-        """The body of one message. The system prompt, shared by many requests, is marked for the prompt cache."""
-        params: dict[str, Any] = {"model": self._config.model, "max_tokens": self._config.max_tokens}
+        """The body of one message. The system prompt, shared by many requests, is marked for the prompt cache.
+
+        Raises DistillError for a schema that the API does not take.
+        """
+        config = self._config
+        params: dict[str, Any] = {"model": config.model, "max_tokens": config.max_tokens}
         if peticion.system:
-            block = {"type": "text", "text": peticion.system, "cache_control": {"type": "ephemeral"}}
+            block: dict[str, Any] = {"type": "text", "text": peticion.system}
+            if config.cache_ttl != "none":
+                ttl = {} if config.cache_ttl == "5m" else {"ttl": config.cache_ttl}
+                block["cache_control"] = {"type": "ephemeral", **ttl}
             params["system"] = [block]
         params["messages"] = [{"role": "user", "content": peticion.user}]
+        if config.thinking is not None:
+            params["thinking"] = {"type": config.thinking}
+        output: dict[str, Any] = {} if config.effort is None else {"effort": config.effort}
         if peticion.schema is not None:
-            params["output_config"] = {"format": {"type": "json_schema", "schema": peticion.schema}}
+            if wrong := unsupported(peticion.schema):
+                raise DistillError(f"el esquema no lo admite la API de Anthropic: {'; '.join(wrong[:5])}.")
+            output["format"] = {"type": "json_schema", "schema": peticion.schema}
+        if output:
+            params["output_config"] = output
         return params
+
+    def identidad(self) -> dict[str, Any]:
+        """Model, parameters that decide the answers, and account."""
+        config = self._config
+        parameters = {"max_tokens": config.max_tokens, "thinking": config.thinking, "effort": config.effort}
+        return {"model": config.model, **parameters, **self.cuenta()}
+
+    def cuenta(self) -> dict[str, Any]:
+        """Where the batches live: the address, and the key as a short hash that does not give it away."""
+        key = self._credential()
+        return {
+            "base_url": os.environ.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
+            "cuenta": hashlib.sha256(b"enlace\0" + key.strip().encode()).hexdigest()[:12],
+        }
 
     def crear(self, pedidos: list[dict[str, Any]]) -> str:
         """Send a batch, once.
@@ -78,7 +109,10 @@ class ClienteAnthropic:
             return client.messages.batches.create(requests=pedidos).id  # type: ignore[arg-type]  # plain dicts
         except anthropic.APIStatusError as error:
             if error.status_code in _REFUSED:
-                raise EnvioRechazado(_refusal(error)) from error
+                later = _seconds(error.response.headers.get("retry-after")) if error.status_code == 429 else None
+                raise EnvioRechazado(
+                    _refusal(error), esperar=later, demasiado_grande=error.status_code == 413
+                ) from error
             raise
         except anthropic.APIConnectionError as error:
             if why := _NEVER_SENT.get(type(error.__cause__).__name__):
@@ -97,22 +131,43 @@ class ClienteAnthropic:
             "processing": counts.processing,
             "canceled": counts.canceled,
             "expired": counts.expired,
+            "archivado": batch.archived_at is not None,
         }
 
-    def resultados(self, batch_id: str) -> Iterator[dict[str, Any]]:
+    def lotes_recientes(self) -> Iterator[dict[str, Any]]:
+        """Every batch of the workspace, newest first."""
+        with self._asking() as client:
+            for batch in client.messages.batches.list(limit=100):
+                counts = batch.request_counts
+                total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
+                yield {
+                    "id": batch.id,
+                    "creado": batch.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
+                    "peticiones": total,
+                    "ended": batch.processing_status == "ended",
+                }
+
+    def lineas(self, batch_id: str) -> Iterator[bytes]:
         """The answers of a batch that has ended, as they come down.
 
         Read as bytes and cut at 0x0A: the SDK's own reader also cuts at other line separators, inside an answer.
         """
         with self._asking() as client, client.messages.batches.with_streaming_response.results(batch_id) as response:
-            for text in _lines(response.iter_bytes()):
-                try:
-                    line = json.loads(text)
-                except ValueError as error:
-                    raise DistillError(
-                        f"{batch_id}: resultados ilegibles, quizá una descarga cortada. Repite: siguen en el servidor."
-                    ) from error
-                yield _row(line)
+            yield from _lines(response.iter_bytes())
+
+    def leer_linea(self, linea: bytes) -> dict[str, Any]:
+        """A line of the API in the shape of the protocol."""
+        return _row(json.loads(linea))
+
+    def resultados(self, batch_id: str) -> Iterator[dict[str, Any]]:
+        """The answers of a batch that has ended, as they come down."""
+        for linea in self.lineas(batch_id):
+            try:
+                yield self.leer_linea(linea)
+            except ValueError as error:
+                raise DescargaRota(
+                    f"{batch_id}: resultados ilegibles, quizá una descarga cortada. Repite: siguen en el servidor."
+                ) from error
 
     def cancelar(self, batch_id: str) -> None:
         """Ask for the batch to be stopped; what already ran is paid for and answered."""
@@ -136,15 +191,19 @@ class ClienteAnthropic:
                 raise DistillError(_UNSENDABLE) from error
             raise
 
+    def _credential(self) -> str:
+        if key := os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN"):
+            return key
+        raise DistillError(
+            "Falta la clave de Anthropic. Pon ANTHROPIC_API_KEY=... en el archivo .env del proyecto "
+            "(hay un ejemplo en .env.example), o elige otro profesor en params.yaml (teacher: extractive)."
+        )
+
     def _sdk(self) -> anthropic.Anthropic:
         """The SDK's client, made once. It never retries: a lost submission would be paid for up to three times, and
         it waits as long as a server asks (days), where `collect` asks again within its own limit."""
         if self._client is None:
-            if not (os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN")):
-                raise DistillError(
-                    "Falta la clave de Anthropic. Pon ANTHROPIC_API_KEY=... en el archivo .env del proyecto "
-                    "(hay un ejemplo en .env.example), o elige otro profesor en params.yaml (teacher: extractive)."
-                )
+            self._credential()
             try:
                 import anthropic
             except ImportError as error:
@@ -165,14 +224,28 @@ def _refusal(error: anthropic.APIStatusError) -> str:
     return f"Anthropic rechazó el lote ({error.status_code}): {error.message[:500]}. No se ha pagado nada. {what}"
 
 
+def _seconds(header: str | None) -> float | None:
+    """What a retry-after asks for; None if it asks for nothing that can be read."""
+    try:
+        seconds = float(header or "")
+    except ValueError:
+        return None
+    return seconds if seconds >= 0 else None  # NaN is not
+
+
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a stream of bytes, without blank ones."""
-    rest = b""
+    # A long line comes in many chunks: joined once, not at each of them.
+    rest: list[bytes] = []
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from filter(bytes.strip, whole)
-    if rest.strip():
-        yield rest
+        first, *others = chunk.split(b"\n")
+        rest.append(first)
+        for following in others:
+            if (line := b"".join(rest)).strip():
+                yield line
+            rest = [following]
+    if (line := b"".join(rest)).strip():
+        yield line
 
 
 def _row(line: Any) -> dict[str, Any]:
@@ -206,4 +279,5 @@ def _protocol_row(line: dict[str, Any]) -> dict[str, Any]:
     # The useful type of an error is nested twice; the other kinds (canceled, expired) carry none.
     error = result.get("error", {}).get("error", {})
     row = {"custom_id": custom_id, "type": result["type"], "error_type": error.get("type") or result["type"]}
-    return row | {"error_message": error.get("message")}
+    request_id = result.get("error", {}).get("request_id")
+    return row | {"error_message": error.get("message"), "request_id": request_id}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from enlace.data.distill.requests import Peticion
 
@@ -33,3 +33,34 @@ class Cliente(Protocol):
 
     def cancelar(self, batch_id: str) -> None:
         """Ask for the batch to be stopped; what already ran is still paid for and still answered."""
+
+
+@runtime_checkable
+class ConLotesRecientes(Protocol):
+    """A teacher that can tell which batches it has: one whose acceptance was not heard can be found."""
+
+    def lotes_recientes(self) -> Iterable[dict[str, Any]]:
+        """``{"id", "creado", "peticiones", "ended"}`` of every batch, newest first; `creado` is a text that sorts by
+        time."""
+
+
+@runtime_checkable
+class ConLineas(Protocol):
+    """A teacher whose answers are kept as they came, byte by byte, rather than as rows of the protocol."""
+
+    def lineas(self, batch_id: str) -> Iterable[bytes]:
+        """The answers of a batch, one line of bytes each, without their ends."""
+
+    def leer_linea(self, linea: bytes) -> dict[str, Any]:
+        """A line as a row of `resultados`; needs neither credential nor network. Raises ValueError."""
+
+
+@runtime_checkable
+class ConIdentidad(Protocol):
+    """A teacher that a job is bound to."""
+
+    def identidad(self) -> dict[str, Any]:
+        """What may not change within a job: model, parameters and account, the account's key as a hash of it."""
+
+    def cuenta(self) -> dict[str, Any]:
+        """The part of `identidad` that answers depend on, once the batch has been sent."""

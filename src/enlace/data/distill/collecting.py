@@ -6,19 +6,21 @@ cannot be collected does not keep the others from it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from enlace.data.distill.client import Cliente
-from enlace.data.distill.errors import DistillError
+from enlace.data.distill.batches import write_json
+from enlace.data.distill.client import Cliente, ConIdentidad, ConLineas
+from enlace.data.distill.deriving import ReadLine, derive, plain_line, read_derived
+from enlace.data.distill.errors import DescargaRota, DistillError, SigueEnMarcha
 from enlace.data.distill.job import Trabajo
-from enlace.data.distill.judge import judge
-from enlace.data.distill.records import Record, append_records, read_records, record_line, writing
+from enlace.data.distill.records import Record, record_line, writing
 from enlace.data.distill.requests import Peticion
-from enlace.data.distill.sending import named
+from enlace.data.distill.telling import named, tell
 from enlace.durable import fsync_dir
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 # A download cut between two lines looks complete; only counting shows it.
 _DOWNLOADS = 3
 _NO_COUNTS = dict.fromkeys(("succeeded", "errored", "processing", "canceled", "expired"), 0)
+_DAY = 86400.0
+# The provider keeps the answers this long after the batch was accepted.
+_KEPT_DAYS = 29
 
 
 class _Unanswered(Exception):
@@ -41,6 +46,7 @@ def collect(
     ahora: Callable[[], float] = time.time,
     dormir: Callable[[float], object] = time.sleep,
     peticiones: Iterable[Peticion] | None = None,
+    refetch: bool = False,
 ) -> dict[str, int]:
     """Wait for every batch, fetch its answers and write each to results or errors.
 
@@ -52,48 +58,82 @@ def collect(
         dormir: waits some seconds.
         peticiones: wait only for the batches that hold any of these. The others are collected if they have ended, and
             their failures are told, not raised.
+        refetch: fetch again the batches that lack answers.
 
     Returns:
         ``ok`` and ``error``: answers written now; ``ya_estaban``: requests whose outcome was already written.
 
     Raises:
-        DistillError: there are no batches, `config.max_wait_hours` passed, or some batches could not be collected; it
-            names them. What was fetched is kept; running again goes on from there.
+        SigueEnMarcha: `config.max_wait_hours` passed.
+        DistillError: there are no batches, the account is not that of the job, or some batches could not be collected;
+            it names them. What was fetched is kept; running again goes on from there.
     """
     with trabajo.bloqueo():
         lotes = trabajo.leer_lotes()
-        escrito = _Written.read(trabajo)
-        ya_estaban = len(escrito.results | {custom_id for _, custom_id, _ in escrito.errors})
-        if not lotes and not ya_estaban:
+        antes = read_derived(trabajo)
+        if not lotes and not antes.results + antes.errors:
             raise DistillError(f"{trabajo.carpeta}: no hay lotes enviados. Envía primero las peticiones (`submit`).")
         ids = None if peticiones is None else {peticion.custom_id for peticion in peticiones}
         needed = {lote["id"] for lote in lotes if ids is None or not ids.isdisjoint(lote["custom_ids"])}
-        abiertos = {lote["id"]: lote for lote in lotes if not (lote["recogido"] and escrito.covers(lote))}
-        turno = _Round(trabajo, cliente, escrito, abiertos)
-        limite = ahora() + config.max_wait_hours * 3600
-        while True:
-            turno.run()
-            waiting = len(needed & abiertos.keys())
-            if not waiting or ahora() >= limite:
-                break
-            _tell(f"{waiting} lotes en marcha; miro otra vez en {config.poll_interval_seconds:g} s")
-            dormir(config.poll_interval_seconds)
+        again = _lacking(trabajo) if refetch else set()
+        abiertos = {lote["id"]: lote["numero"] for lote in lotes if not lote["recogido"] or lote["id"] in again}
+        aceptados = [lote["aceptado"] for lote in lotes if lote["id"] in abiertos and lote["aceptado"]]
+        del lotes, ids  # many ids; the round reads those of a batch when it needs them
+        if abiertos and isinstance(cliente, ConIdentidad):
+            trabajo.exigir_identidad(cliente.cuenta())
+        turno = _Round(trabajo, cliente, abiertos)
+        try:
+            _wait(turno, needed, config, ahora, dormir, aceptados)
+        finally:
+            recogidos = {lote["id"] for lote in trabajo.leer_lotes() if lote["recogido"]}
+            despues = antes
+            if turno.fetched or recogidos - antes.batches or (recogidos and not antes.intact):
+                despues = derive(trabajo, line_reader(cliente))
+                turno.failed |= despues.damaged
         for id in turno.failed.keys() - needed:
-            _tell(f"aviso: no se pudo recoger el lote {id}, que ahora no hace falta: {turno.failed[id]}")
+            tell(f"aviso: no se pudo recoger el lote {id}, que ahora no hace falta: {turno.failed[id]}")
         turno.require_all(needed, config)
-        return {"ok": escrito.ok, "error": escrito.error, "ya_estaban": ya_estaban}
+        return {
+            "ok": max(0, despues.results - antes.results),
+            "error": despues.fresh_errors,
+            "ya_estaban": antes.results + antes.errors,
+        }
+
+
+def rebuild(trabajo: Trabajo, cliente: Cliente) -> None:
+    """Write results, errors and superseded anew from the raw answers, by the rules of now; asks the teacher nothing."""
+    with trabajo.bloqueo():
+        if any(lote["recogido"] for lote in trabajo.leer_lotes()):
+            for id, why in derive(trabajo, line_reader(cliente)).damaged.items():
+                raise DistillError(f"{id}: {why}")
+
+
+def line_reader(cliente: Cliente) -> ReadLine:
+    """How to read the raw files of a teacher."""
+    return cliente.leer_linea if isinstance(cliente, ConLineas) else plain_line
 
 
 def status(trabajo: Trabajo, cliente: Cliente) -> list[Record]:
-    """How each batch is doing, oldest first: ``id``, ``peticiones``, ``recogido`` and what `cliente.estado` says.
+    """How each batch is doing, oldest first: ``id``, ``peticiones``, ``recogido``, ``dias`` (in which its answers can
+    still be fetched; None if unknown) and what `cliente.estado` says.
 
     Of a batch that cannot be asked about, ``processing_status`` is "desconocido" and ``error`` says why.
     """
     return [
-        {"id": lote["id"], "peticiones": len(lote["custom_ids"]), "recogido": lote["recogido"]}
+        {
+            "id": lote["id"],
+            "peticiones": len(lote["custom_ids"]),
+            "recogido": lote["recogido"],
+            "aceptado": lote["aceptado"],
+            "dias": None if lote["aceptado"] is None else _days_left(lote["aceptado"]),
+        }
         | _state(cliente, lote["id"])
         for lote in trabajo.leer_lotes()
     ]
+
+
+def _days_left(accepted: float) -> float:
+    return round(_KEPT_DAYS - (time.time() - accepted) / _DAY, 1)
 
 
 def _state(cliente: Cliente, batch_id: str) -> Record:
@@ -103,82 +143,105 @@ def _state(cliente: Cliente, batch_id: str) -> Record:
         return {"processing_status": "desconocido", "error": str(error), **_NO_COUNTS}
 
 
+def _lacking(trabajo: Trabajo) -> set[str]:
+    """The batches that answers are missing from."""
+    return {row["batch_id"] for row in trabajo.leer_errores() if row["class"] == "missing"}
+
+
+def _wait(
+    turno: _Round,
+    needed: set[str],
+    config: DistillConfig,
+    ahora: Callable[[], float],
+    dormir: Callable[[float], object],
+    aceptados: list[float],
+) -> None:
+    """Go over the batches until none that is needed is open, or the time is over."""
+    from enlace.console import progress, say
+
+    inicio = ahora()
+    limite = inicio + config.max_wait_hours * 3600
+    dias = min(map(_days_left, aceptados), default=float(_KEPT_DAYS))
+    said = -1
+    with progress(
+        "· llevan {task.fields[age]}, límite {task.fields[left]} h · {task.fields[days]:.0f} días de plazo"
+    ) as bar:
+        task = bar.add_task("lotes recogidos", total=len(needed), age="0 min", left=0, days=dias)
+        while True:
+            turno.run()
+            waiting = len(needed & turno.open.keys())
+            now = ahora()
+            age = max(0.0, now - min(aceptados, default=now))
+            bar.update(task, completed=len(needed) - waiting, age=_span(age), left=round((limite - now) / 3600, 1))
+            if not waiting or now >= limite:
+                return
+            if waiting != said and not bar.console.is_terminal:
+                said = waiting
+                say(
+                    f"{waiting} lotes en marcha; miro cada {config.poll_interval_seconds:g} s hasta "
+                    f"max_wait_hours={config.max_wait_hours:g}"
+                )
+            dormir(config.poll_interval_seconds)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+
+
 @dataclass
-class _Written:
-    """The outcomes on disk, and how many of them this run has added."""
-
-    results: set[str]
-    errors: set[tuple[str, str, str]]
-    schemas: dict[str, Record]
-    ok: int = 0
-    error: int = 0
-
-    @classmethod
-    def read(cls, trabajo: Trabajo) -> _Written:
-        results = {row["custom_id"] for row in trabajo.leer_resultados()}
-        return cls(results, set(map(_key, trabajo.leer_errores())), trabajo.leer_esquemas())
-
-    def covers(self, lote: Record) -> bool:
-        failed = {custom_id for batch_id, custom_id, _ in self.errors if batch_id == lote["id"]}
-        return set(lote["custom_ids"]) <= self.results | failed
-
-
-def _key(error: Record) -> tuple[str, str, str]:
-    return error["batch_id"], error["custom_id"], error["class"]
-
-
 class _Round:
     """Goes over the open batches, again and again."""
 
-    def __init__(self, trabajo: Trabajo, cliente: Cliente, escrito: _Written, abiertos: dict[str, Record]) -> None:
-        """`abiertos`, by id, loses those that end and those that fail for good."""
-        self._trabajo, self._cliente, self._escrito, self._open = trabajo, cliente, escrito, abiertos
-        self.failed: dict[str, str] = {}
-        self._causes: dict[str, str] = {}
-        self._told: set[type] = set()
+    trabajo: Trabajo
+    cliente: Cliente
+    open: dict[str, int]  # the numbers of the batches, by id
+    fetched: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
+    told: set[type] = field(default_factory=set)
 
     def run(self) -> None:
-        """Ask about each batch once, and write the answers of those that ended."""
-        for id, lote in list(self._open.items()):
+        """Ask about each batch once, and fetch the answers of those that ended; the others stay open or failed."""
+        for id in list(self.open):
             try:
-                if _fetch(self._trabajo, lote, self._cliente, self._escrito):
-                    del self._open[id]
-                self._causes.pop(id, None)
+                if self._fetch(id):
+                    del self.open[id]
+                    self.fetched += 1
+                self.causes.pop(id, None)
             except _Unanswered as error:
-                self._causes[id] = str(error)
-                if type(error.__cause__) not in self._told:
-                    self._told.add(type(error.__cause__))
-                    _tell(f"aviso: {id}: el profesor no contesta ({error}); sigo preguntando")
+                self.causes[id] = str(error)
+                if type(error.__cause__) not in self.told:
+                    self.told.add(type(error.__cause__))
+                    tell(f"aviso: {id}: el profesor no contesta ({error}); sigo preguntando")
             except DistillError as error:
                 self.failed[id] = str(error)
-                del self._open[id]
+                del self.open[id]
 
     def require_all(self, needed: set[str], config: DistillConfig) -> None:
         """Raise DistillError if a batch of `needed` is still open or failed."""
         failed = [f"{id} ({self.failed[id]})" for id in self.failed if id in needed]
-        waiting = [id for id in self._open if id in needed]
+        waiting = [id for id in self.open if id in needed]
         said = []
         if failed:
             said.append(f"No se pudieron recoger {len(failed)} lotes: {'; '.join(failed)}.")
         if waiting:
-            causes = [f"{id}: {self._causes[id]}" for id in waiting if id in self._causes]
+            causes = [f"{id}: {self.causes[id]}" for id in waiting if id in self.causes]
             said.append(
                 f"{len(waiting)} lotes siguen en marcha tras max_wait_hours={config.max_wait_hours:g} horas"
                 + (f" (el profesor no contestaba: {causes[-1]})." if causes else ".")
             )
         if said:
             said.append("No se ha perdido nada ni se paga dos veces: repite la misma orden más tarde.")
-            raise DistillError(" ".join(said))
+            raise (DistillError if failed else SigueEnMarcha)(" ".join(said))
 
-
-def _fetch(trabajo: Trabajo, lote: Record, cliente: Cliente, escrito: _Written) -> bool:
-    """Whether the batch has ended; if so, its answers are on disk."""
-    if not lote["recogido"]:
-        if _ask(cliente, lote["id"]).get("processing_status") != "ended":
+    def _fetch(self, id: str) -> bool:
+        """Whether the batch has ended; if so, its answers are on disk."""
+        state = _ask(self.cliente, id)
+        if state.get("processing_status") != "ended":
             return False
-        _download(trabajo, lote, cliente)
-    _account(trabajo, lote, escrito)
-    return True
+        lote = self.trabajo.lotes.aceptado(self.open[id])
+        _Download(self.trabajo, lote, self.cliente).run(lost=bool(state.get("archivado")))
+        return True
 
 
 def _ask(cliente: Cliente, batch_id: str) -> dict[str, Any]:
@@ -190,53 +253,97 @@ def _ask(cliente: Cliente, batch_id: str) -> dict[str, Any]:
         raise _Unanswered(named(error)) from error
 
 
-def _rows(cliente: Cliente, batch_id: str) -> Iterator[Record]:
+class _Download:
+    """Puts the answers of a batch in `raw/<id>.jsonl`, once they are complete; asks again for those that did not come."""
+
+    def __init__(self, trabajo: Trabajo, lote: Record, cliente: Cliente) -> None:
+        self._trabajo, self._lote, self._cliente = trabajo, lote, cliente
+        self._missing = set(lote["custom_ids"])
+        self._wanted = len(self._missing)
+        self._strange = 0
+        self._hash = hashlib.sha256()
+        self._lines = 0
+
+    def run(self, lost: bool) -> None:
+        """Download; `lost` if the provider no longer has the answers."""
+        raw = self._trabajo.crudo_path(self._lote["id"])
+        part = raw.with_suffix(".part")
+        with writing(part):
+            part.parent.mkdir(exist_ok=True)
+            with part.open("wb") as file:
+                for line in self._lost_lines() if lost else self._all_lines():
+                    file.write(line + b"\n")
+                    self._hash.update(line + b"\n")
+                    self._lines += 1
+                file.flush()
+                os.fsync(file.fileno())
+            if self._lote["provisional"]:
+                self._require_ours(lost)
+            write_json(raw.with_suffix(".json"), {"sha256": self._hash.hexdigest(), "lines": self._lines})
+            part.replace(raw)
+            fsync_dir(raw.parent)
+        if self._missing or self._strange or lost:
+            counts = {"faltan": len(self._missing), "sobran": self._strange, "perdido": lost}
+            self._trabajo.anotar("reconciliado", id=self._lote["id"], **counts)
+        if self._missing:
+            tell(f"aviso: {raw}: faltan {len(self._missing)} respuestas de {self._wanted}")
+        if self._strange:
+            tell(f"aviso: {raw}: {self._strange} líneas repetidas o de otras peticiones; no se usan")
+
+    def _all_lines(self) -> Iterator[bytes]:
+        """The lines of the first download, then those of later ones that had not come yet."""
+        for attempt in range(1, _DOWNLOADS + 1):
+            try:
+                for id, line in _lines(self._cliente, self._lote["id"]):
+                    if id in self._missing:
+                        self._missing.discard(id)
+                        yield line
+                    elif attempt == 1:  # kept, to be looked at
+                        self._strange += 1
+                        yield line
+            except DescargaRota:
+                if attempt == _DOWNLOADS:
+                    raise
+                continue
+            if not self._missing:
+                return
+
+    def _lost_lines(self) -> Iterator[bytes]:
+        """What to keep of each request when its answer is gone for ever."""
+        for id in self._lote["custom_ids"]:
+            lost = {"custom_id": id, "type": "errored", "error_type": "results_lost"}
+            yield record_line(lost | {"result": {"type": "results_lost"}}).rstrip(b"\n")
+        self._missing = set()
+
+    def _require_ours(self, lost: bool) -> None:
+        """Settle whether a batch that was only taken for ours is ours: its answers are, or none of them is."""
+        numero, id = self._lote["numero"], self._lote["id"]
+        if lost or not self._lines or len(self._missing) < self._wanted:
+            self._trabajo.lotes.confirmar(numero)
+            return
+        self._trabajo.anotar("ajeno", numero=numero, id=id)
+        self._trabajo.lotes.soltar(numero, id)
+        raise DistillError(
+            f"{id}: no es el lote que se buscaba, sus respuestas son de otras peticiones. El envío {numero} sigue en duda: "
+            "repite `submit` y se buscará otra vez"
+        )
+
+
+def _lines(cliente: Cliente, batch_id: str) -> Iterator[tuple[Any, bytes]]:
+    """The answers of a batch as they are kept, each with its `custom_id`."""
     try:
-        yield from cliente.resultados(batch_id)
+        if isinstance(cliente, ConLineas):
+            for line in cliente.lineas(batch_id):
+                try:
+                    yield cliente.leer_linea(line).get("custom_id"), line
+                except ValueError as error:
+                    raise DescargaRota(
+                        f"{batch_id}: resultados ilegibles, quizá una descarga cortada. Repite: siguen en el servidor."
+                    ) from error
+        else:
+            for row in cliente.resultados(batch_id):
+                yield row.get("custom_id"), record_line(row).rstrip(b"\n")
     except DistillError:
         raise
     except Exception as error:
         raise _Unanswered(named(error)) from error
-
-
-def _download(trabajo: Trabajo, lote: Record, cliente: Cliente) -> None:
-    """Put the answers of a batch in `raw/<id>.jsonl`, once they are complete; ask again for those that did not come."""
-    raw = trabajo.crudo_path(lote["id"])
-    part = raw.with_suffix(".part")
-    missing = set(lote["custom_ids"])
-    with writing(part):
-        part.parent.mkdir(exist_ok=True)
-        with part.open("wb") as file:
-            for attempt in range(_DOWNLOADS):
-                for row in _rows(cliente, lote["id"]):
-                    if attempt == 0 or row.get("custom_id") in missing:
-                        file.write(record_line(row))
-                    missing.discard(row.get("custom_id"))
-                if not missing:
-                    break
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(raw)
-        fsync_dir(raw.parent)
-
-
-def _account(trabajo: Trabajo, lote: Record, escrito: _Written) -> None:
-    """Judge a fetched batch and write the outcomes that are not written yet."""
-    raw = trabajo.crudo_path(lote["id"])
-    good, bad, strange = judge(lote["id"], lote["custom_ids"], read_records(raw), escrito.schemas)
-    good = [row for row in good if row["custom_id"] not in escrito.results]
-    bad = [row for row in bad if row["custom_id"] not in escrito.results and _key(row) not in escrito.errors]
-    append_records(trabajo.resultados_path, good)
-    append_records(trabajo.errores_path, bad)
-    escrito.results.update(row["custom_id"] for row in good)
-    escrito.errors.update(map(_key, bad))
-    escrito.ok += len(good)
-    escrito.error += len(bad)
-    if strange:
-        _tell(f"aviso: {raw}: {strange} líneas repetidas o de otras peticiones; no se usan")
-
-
-def _tell(message: str) -> None:
-    from enlace.console import say  # rich takes a while to import, and most uses of this package say nothing
-
-    say(message)

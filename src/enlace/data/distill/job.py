@@ -1,30 +1,34 @@
 """One job's files: what was asked, what was sent, what was answered.
 
     LOCK                           held while submitting or collecting
+    job.json                       who this job is bound to: model, parameters, account
     manifest.jsonl                 the requests, in order
-    batches/000001.intent.json     written before a batch is sent: its custom_ids
-    batches/000001.receipt.json    written as soon as it is accepted: its id
-    raw/<batch id>.jsonl           what the client gave for each answer (the protocol of `client`), whole and unjudged
-    results.jsonl, errors.jsonl    those answers, judged
+    batches/000001.intent.json     written before a batch is sent: its custom_ids, and the newest batch there was
+    batches/000001.receipt.json    reserved, blank, before it is sent; its id as soon as it is accepted (`batches`)
+    raw/<batch id>.jsonl           the answers as they came, whole and unjudged; beside it, how many and their hash
+    results.jsonl, errors.jsonl    those answers, judged; superseded.jsonl: paid for, and of no use (`deriving`)
+    derived.json                   what those three were made from
+    events.jsonl                   what happened and what a person decided
 
-The manifest, the batches and `raw` are the truth; results and errors can be rebuilt from them at no cost. An intent
-without a receipt is a batch that may or may not exist (and cost money): nothing is sent until that is known.
+Manifest, batches, `raw` and the decisions are the truth; what is judged can be made again from them at no cost.
 """
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from enlace import EnlaceError
-from enlace.data.distill.errors import DistillError
-from enlace.data.distill.records import Record, read_records, writing
-from enlace.data.distill.requests import Peticion, especificaciones, leer_especificaciones, sin_repetidas
-from enlace.durable import fsync_dir, locked, reason, write_atomic
+from enlace.data.distill.batches import Lotes, read_json, write_json
+from enlace.data.distill.errors import DistillError, TrabajoOcupado
+from enlace.data.distill.records import Record, append_records, read_ids, read_records
+from enlace.data.distill.requests import Peticion, como_registro, sin_repetidas
+from enlace.durable import locked, write_atomic
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,24 @@ class Trabajo:
 
     @property
     def errores_path(self) -> Path:
-        """Requests without a good answer, one a line: custom_id, batch_id, class, reason; if paid, usage; if refused,
-        category."""
+        """Requests without a good answer, one a line: custom_id, batch_id, attempts, class, reason; if paid, usage; if
+        refused, category."""
         return self.carpeta / "errors.jsonl"
+
+    @property
+    def superados_path(self) -> Path:
+        """Answers that were paid for and then superseded by another attempt, one a line, as in errors or results."""
+        return self.carpeta / "superseded.jsonl"
+
+    @property
+    def derivado_path(self) -> Path:
+        """What results, errors and superseded were made from, and how long they are."""
+        return self.carpeta / "derived.json"
+
+    @property
+    def lotes(self) -> Lotes:
+        """The batches on disk."""
+        return Lotes(self.carpeta / "batches")
 
     def crudo_path(self, batch_id: str) -> Path:
         """Where the raw answers of a batch lie once they are complete."""
@@ -61,13 +80,13 @@ class Trabajo:
 
     @contextmanager
     def bloqueo(self) -> Iterator[None]:
-        """Be the only writer; raises DistillError when somebody else is."""
+        """Be the only writer; raises TrabajoOcupado when somebody else is."""
         busy = f"{self.carpeta}: otro proceso está en este trabajo. Espera a que acabe y repite"
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.carpeta / "LOCK", busy))
             except EnlaceError as error:
-                raise DistillError(str(error)) from None
+                raise (TrabajoOcupado if str(error).startswith(busy) else DistillError)(str(error)) from None
             yield
 
     # What is asked
@@ -81,78 +100,91 @@ class Trabajo:
 
     def anotar_peticiones(self, peticiones: Iterable[Peticion]) -> None:
         """`guardar_peticiones` for who already holds the lock."""
-        ya = sin_repetidas(self.leer_peticiones()) if self.manifiesto_path.exists() else {}
-        todas = sin_repetidas([*ya.values(), *peticiones])
-        if len(todas) > len(ya) or not ya:
-            _write(self.manifiesto_path, especificaciones(todas.values()))
+        if not self.manifiesto_path.exists():
+            try:
+                write_atomic(self.manifiesto_path, b"")
+            except EnlaceError as error:
+                raise DistillError(str(error)) from error
+        ya = {peticion.custom_id for peticion in self.recorrer_peticiones()}
+        nuevas = (p for id, p in sin_repetidas(peticiones).items() if id not in ya)
+        append_records(self.manifiesto_path, map(como_registro, nuevas))
 
     def leer_peticiones(self) -> list[Peticion]:
         """All requests ever saved; raises DistillError when there is no manifest or it is damaged."""
+        return list(self.recorrer_peticiones())
+
+    def recorrer_peticiones(self) -> Iterator[Peticion]:
+        """`leer_peticiones`, one at a time."""
         if not self.manifiesto_path.exists():
             raise DistillError(f"{self.manifiesto_path}: falta el manifiesto. Guarda primero las peticiones.")
-        return leer_especificaciones(self.manifiesto_path)
+        for row in read_records(self.manifiesto_path):
+            try:
+                yield Peticion(row["system"], row["user"], row.get("meta", {}), row.get("schema"))
+            except (KeyError, DistillError) as error:
+                raise DistillError(f"{self.manifiesto_path}: dañado ({error}). Recupéralo de una copia.") from error
 
     def leer_esquemas(self) -> dict[str, Record]:
         """The schemas that answers have to follow, by `custom_id`; none without a manifest."""
-        peticiones = self.leer_peticiones() if self.manifiesto_path.exists() else []
-        return {peticion.custom_id: peticion.schema for peticion in peticiones if peticion.schema is not None}
+        with_schema = (Peticion(**row) for row in read_records(self.manifiesto_path, having=b'"schema"'))
+        return {p.custom_id: p.schema for p in with_schema if p.schema is not None}
 
     def sin_enviar(self, peticiones: Iterable[Peticion]) -> list[Peticion]:
         """Those that were never sent: no answer, no error, in no batch. Repetitions dropped."""
         enviadas = {id for lote in self.leer_lotes() for id in lote["custom_ids"]}
-        enviadas |= {row["custom_id"] for rows in (self.leer_resultados(), self.leer_errores()) for row in rows}
+        enviadas.update(read_ids(self.resultados_path), read_ids(self.errores_path))
         return [peticion for id, peticion in sin_repetidas(peticiones).items() if id not in enviadas]
 
     # What is sent
 
-    def escribir_intento(self, custom_ids: list[str], idempotente: bool) -> int:
-        """Put on disk that a batch with these requests is about to be sent; returns its number."""
-        numbers = [int(path.name.split(".")[0]) for path in self._lotes.glob("[0-9]*.json")]
-        numero = max(numbers, default=0) + 1
-        intent = {"custom_ids": custom_ids, "idempotente": idempotente}
-        _write(self.intento_path(numero), _json(intent))
-        return numero
+    def leer_lotes(self) -> list[Record]:
+        """The accepted batches, oldest first: ``numero``, ``id``, ``custom_ids``, ``recogido`` (its answers are here),
+        ``aceptado`` (when, in seconds), ``cambios`` (parameters unlike the job's), ``provisional`` (taken for ours, to
+        be confirmed by its answers)."""
+        return [lote | {"recogido": self.crudo_path(lote["id"]).exists()} for lote in self.lotes.aceptados()]
 
-    def escribir_recibo(self, numero: int, batch_id: str) -> None:
-        """Put on disk that batch number `numero` was accepted as `batch_id`."""
-        _write(self.recibo_path(numero), _json({"id": batch_id}))
-
-    def borrar_intento(self, numero: int) -> None:
-        """Forget an intent that certainly was not accepted."""
-        with writing(self.intento_path(numero)):
-            self.intento_path(numero).unlink()
-            fsync_dir(self._lotes)
+    def en_duda(self) -> list[Record]:
+        """Batches that may have been accepted, nobody knows: see `batches.Lotes.en_duda`."""
+        return self.lotes.en_duda()
 
     def intento_path(self, numero: int) -> Path:
         """The intent of batch number `numero`."""
-        return self._lotes / f"{numero:06}.intent.json"
+        return self.lotes.intento_path(numero)
 
     def recibo_path(self, numero: int) -> Path:
         """The receipt of batch number `numero`."""
-        return self._lotes / f"{numero:06}.receipt.json"
+        return self.lotes.recibo_path(numero)
 
-    def leer_lotes(self) -> list[Record]:
-        """The accepted batches, oldest first: ``{"numero", "id", "custom_ids", "recogido"}``."""
-        lotes = []
-        for numero, intento in self._intentos():
-            path = self.recibo_path(numero)
-            if path.exists():
-                batch_id = _read_json(path).get("id")
-                if not isinstance(batch_id, str) or not batch_id:
-                    raise DistillError(f'{path}: se esperaba {{"id": "<id del lote>"}}. Corrígelo a mano.')
-                recogido = self.crudo_path(batch_id).exists()
-                lotes.append(
-                    {"numero": numero, "id": batch_id, "custom_ids": intento["custom_ids"], "recogido": recogido}
-                )
-        return lotes
+    def exigir_identidad(self, identidad: Record, *, rebind: bool = False) -> None:
+        """Bind the job to a model, parameters and account, the first time; later, require the same.
 
-    def en_duda(self) -> list[Record]:
-        """Intents without a receipt: ``{"numero", "custom_ids", "idempotente"}``."""
-        return [
-            {"numero": numero, **intento}
-            for numero, intento in self._intentos()
-            if not self.recibo_path(numero).exists()
-        ]
+        Args:
+            identidad: what the job is bound to; only the keys given are compared.
+            rebind: a person says that the job goes on with the new ones.
+
+        Raises:
+            DistillError: it is bound to others; nothing is overwritten.
+        """
+        path = self.carpeta / "job.json"
+        anterior = read_json(path) if path.exists() else {}
+        otros = [f"{k}: {anterior[k]} → {v}" for k, v in identidad.items() if k in anterior and anterior[k] != v]
+        if otros and not rebind:
+            raise DistillError(
+                f"{path}: este trabajo se empezó con otro modelo, otros parámetros u otra cuenta "
+                f"({'; '.join(otros)}). No se ha enviado ni cambiado nada. Vuelve a lo de antes en configs/distill o en "
+                ".env; o, si lo nuevo es lo que quieres para lo que falte: enlace distill submit --rebind"
+            )
+        if anterior | identidad != anterior:
+            write_json(path, anterior | identidad)
+            if otros:
+                self.anotar("rebind", cambios=otros)
+
+    def anotar(self, evento: str, **datos: Any) -> None:
+        """Add a line to the history."""
+        append_records(self.carpeta / "events.jsonl", [{"t": round(time.time(), 3), "evento": evento, **datos}])
+
+    def eventos(self, evento: str) -> Iterator[Record]:
+        """The lines of the history of one kind."""
+        return (row for row in read_records(self.carpeta / "events.jsonl") if row.get("evento") == evento)
 
     # What is answered
 
@@ -163,49 +195,3 @@ class Trabajo:
     def leer_errores(self) -> Iterator[Record]:
         """The rows of errors.jsonl."""
         return read_records(self.errores_path)
-
-    @property
-    def _lotes(self) -> Path:
-        return self.carpeta / "batches"
-
-    def _intentos(self) -> Iterator[tuple[int, Record]]:
-        receipts, intents = (
-            {int(path.name.split(".")[0]) for path in self._lotes.glob(f"[0-9]*.{kind}.json")}
-            for kind in ("receipt", "intent")  # in the order that a writer beside us cannot make look wrong
-        )
-        for numero in sorted(receipts - intents):
-            raise DistillError(
-                f"{self.intento_path(numero)}: falta, y {self.recibo_path(numero)} dice que ese lote se envió. "
-                "Recupéralo de una copia: sin saber qué peticiones lleva se pagarían otra vez."
-            )
-        for numero in sorted(intents):
-            path = self.intento_path(numero)
-            intento = _read_json(path)
-            ids = intento.get("custom_ids")
-            whole = isinstance(ids, list) and all(isinstance(id, str) for id in ids)
-            if not whole or not isinstance(intento.get("idempotente"), bool):
-                raise DistillError(f"{path}: archivo dañado, faltan datos del lote. Recupéralo de una copia.")
-            yield numero, intento
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_atomic(path, data)
-    except EnlaceError as error:
-        raise DistillError(str(error)) from error
-
-
-def _json(record: Record) -> bytes:
-    return json.dumps(record, ensure_ascii=False, indent=1).encode() + b"\n"
-
-
-def _read_json(path: Path) -> Record:
-    try:
-        record = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DistillError(f"{path}: no se puede leer ({reason(error)}).") from error
-    except ValueError as error:
-        raise DistillError(f"{path}: no es JSON; está dañado o mal escrito. Recupéralo de una copia.") from error
-    if not isinstance(record, dict):
-        raise DistillError(f"{path}: se esperaba un objeto JSON {{...}}. Recupéralo de una copia.")
-    return record

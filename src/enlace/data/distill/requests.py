@@ -77,14 +77,13 @@ def leer_especificaciones(path: Path) -> list[Peticion]:
 
 def especificaciones(peticiones: Iterable[Peticion]) -> bytes:
     """The bytes that `leer_especificaciones` reads back as these requests."""
-    return b"".join(
-        json.dumps(
-            {"system": p.system, "user": p.user, "meta": p.meta} | ({} if p.schema is None else {"schema": p.schema}),
-            ensure_ascii=False,
-        ).encode()
-        + b"\n"
-        for p in peticiones
-    )
+    return b"".join(json.dumps(como_registro(p), ensure_ascii=False).encode() + b"\n" for p in peticiones)
+
+
+def como_registro(peticion: Peticion) -> dict[str, Any]:
+    """One line of a file of requests; `schema` only where there is one."""
+    schema = {} if peticion.schema is None else {"schema": peticion.schema}
+    return {"system": peticion.system, "user": peticion.user, "meta": peticion.meta} | schema
 
 
 def sin_repetidas(peticiones: Iterable[Peticion]) -> dict[str, Peticion]:

@@ -69,6 +69,18 @@ class ClienteCompatible:
             params["response_format"] = {"type": "json_schema", "json_schema": named}
         return params
 
+    def identidad(self) -> dict[str, Any]:
+        """What may not change within a job: the model and the parameters that decide its answers."""
+        return {
+            "model": self._config.model,
+            "max_tokens": self._config.max_tokens,
+            "temperature": self._server.temperature,
+        }
+
+    def cuenta(self) -> dict[str, Any]:
+        """Nothing: the answers lie here, and the same model may go on at another address."""
+        return {}
+
     def crear(self, pedidos: list[dict[str, Any]]) -> str:
         """Put a batch on disk, to be answered later.
 

@@ -28,9 +28,9 @@ FAILURES = 6
 _WARN_DAYS = 7
 
 app = App(
-    "Pregunta al profesor por lotes y recoge sus respuestas: cada una se paga una sola vez. Estado de salida: 0 hecho, 1 "
-    "error, 2 orden mal escrita, 3 otro proceso está en el trabajo, 4 sigue en marcha, 5 hay un envío en duda, 6 hecho con "
-    "peticiones fallidas, 7 el presupuesto no alcanza."
+    "Pregunta al profesor por lotes y recoge sus respuestas: cada una se paga una sola vez. Estado de salida: 0 hecho, "
+    "1 error, 2 orden mal escrita, 3 otro proceso está en el trabajo, 4 sigue en marcha, 5 hay un envío en duda, "
+    "6 hecho con peticiones fallidas, 7 el presupuesto no alcanza."
 )
 
 Teacher = Annotated[str, typer.Option(metavar="PROFESOR", help="Fichero de configs/distill; nada: el de params.yaml.")]
@@ -229,7 +229,8 @@ def usage(teacher: Teacher = "") -> None:
     uso = resumen_de_uso(trabajo, config)
     console.say(f"{uso['resultados']} respuestas buenas: {uso['usd_exacto']} USD")
     console.say(f"{uso['descartadas']} pagadas que no sirven: {uso['usd_descartado']} USD")
-    console.say(f"En total: {uso['usd_total']} USD (precios de {config.model}: {uso['precios'] or 'gratis'})")
+    prices = f"precios de {config.model}: {uso['precios']}" if config.teacher == "anthropic" else "no cobra"
+    console.say(f"En total: {uso['usd_total']} USD ({prices})")
     console.say(
         f"Tokens de las buenas: {uso['input_tokens']} de entrada, {uso['output_tokens']} de salida, "
         f"{uso['cache_read_input_tokens']} leídos de la caché, {uso['cache_creation_input_tokens']} escritos en ella"

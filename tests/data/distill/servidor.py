@@ -1,10 +1,10 @@
 """A server with the batch endpoints of Anthropic's API, in a process of its own: it remembers what was paid for while
 its clients are killed, and misbehaves as told.
 
-What each request gets is written in the request: `[[refusal:cyber]]`, `[[max_tokens]]`, `[[errored:api_error:mensaje]]`,
-`[[expired]]`, `[[canceled]]`, `[[empty]]`, `[[thinking]]`, `[[missing]]`, `[[text:...]]`, `[[big:5000]]`, and any of them
-only the first time with `[[once:...]]`. What each call gets is told by `Servidor.faults`: per endpoint (create, retrieve,
-list, results, cancel) a list of faults, one a call, or one fault for all calls.
+What each request gets is written in it: `[[refusal:cyber]]`, `[[max_tokens]]`, `[[errored:api_error:mensaje]]`,
+`[[expired]]`, `[[canceled]]`, `[[empty]]`, `[[thinking]]`, `[[missing]]`, `[[text:...]]`, `[[big:5000]]`, and any of
+them only the first time with `[[once:...]]`. What each call gets is told by `Servidor.faults`: per endpoint (create,
+retrieve, list, results, cancel) a list of faults, one a call, or one fault for all calls.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_no_connection_is_no_doubt(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
-    with pytest.raises(DistillError, match="No hay conexión|no contesta.*No se envió nada"):
+    with pytest.raises(DistillError, match=r"No hay conexión|no contesta.*No se envió nada"):
         submit(trabajo, [Peticion("s", "u")], cliente, DistillConfig())
     assert trabajo.en_duda() == []
 

@@ -146,7 +146,7 @@ def test_a_job_is_bound_to_who_began_it(trabajo: Trabajo) -> None:
     trabajo.exigir_identidad({"model": "a", "cuenta": "x"})
     trabajo.exigir_identidad({"cuenta": "x"})
     before = (trabajo.carpeta / "job.json").read_bytes()
-    with pytest.raises(DistillError, match="cuenta: x → y.*--rebind"):
+    with pytest.raises(DistillError, match=r"cuenta: x → y.*--rebind"):
         trabajo.exigir_identidad({"model": "a", "cuenta": "y"})
     assert (trabajo.carpeta / "job.json").read_bytes() == before
     trabajo.exigir_identidad({"cuenta": "y"}, rebind=True)

@@ -254,7 +254,7 @@ def _ask(cliente: Cliente, batch_id: str) -> dict[str, Any]:
 
 
 class _Download:
-    """Puts the answers of a batch in `raw/<id>.jsonl`, once they are complete; asks again for those that did not come."""
+    """Puts the answers of a batch in `raw/<id>.jsonl`, once complete; asks again for those that did not come."""
 
     def __init__(self, trabajo: Trabajo, lote: Record, cliente: Cliente) -> None:
         self._trabajo, self._lote, self._cliente = trabajo, lote, cliente
@@ -324,8 +324,8 @@ class _Download:
         self._trabajo.anotar("ajeno", numero=numero, id=id)
         self._trabajo.lotes.soltar(numero, id)
         raise DistillError(
-            f"{id}: no es el lote que se buscaba, sus respuestas son de otras peticiones. El envío {numero} sigue en duda: "
-            "repite `submit` y se buscará otra vez"
+            f"{id}: no es el lote que se buscaba, sus respuestas son de otras peticiones. El envío {numero} sigue en "
+            "duda: repite `submit` y se buscará otra vez"
         )
 
 

@@ -76,8 +76,7 @@ def derive(trabajo: Trabajo, read_line: ReadLine) -> Derived:
     orphans = before.batches - {lote["id"] for lote in lotes}
     kept = {row["custom_id"]: which for which, row in _rows_of(trabajo, orphans) if which < 2}
 
-    # Of each request, the attempt that counts: its batch and its place there, packed into one number, since there may be
-    # many.
+    # Of each request, the attempt that counts: its batch and its place there, in one number, since there may be many.
     final: dict[str, int] = {id: _KEPT for id, which in kept.items() if which == 0}
     superseded: list[int] = []
     for n, lote in enumerate(lotes):

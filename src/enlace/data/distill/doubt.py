@@ -1,8 +1,8 @@
 """Find out whether a batch was accepted when nobody heard the answer.
 
-The batch API has neither names for batches nor idempotent submissions, so it is inferred. Before a submission the newest
-batch of the account is noted (the fence). Afterwards, a batch that is newer than the fence, of the same size and known to
-no job is ours; once it has ended, its answers prove it. Where nothing appears for a while, it was not accepted.
+The batch API has neither names for batches nor idempotent submissions, so it is inferred. Before a submission the
+newest batch of the account is noted (the fence). Afterwards, a batch that is newer than the fence, of the same size and
+known to no job is ours; once it has ended, its answers prove it. Where none appears for a while, it was not accepted.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def in_doubt(trabajo: Trabajo, intento: Record, why: str = "") -> EnvioEnDuda:
     numero, n = intento["numero"], len(intento["custom_ids"])
     return EnvioEnDuda(
         f"{trabajo.intento_path(numero)}: se perdió la respuesta al envío de un lote de {n} peticiones; puede que el "
-        f"profesor lo aceptara (y lo cobre). {why} No se envía nada más hasta saberlo. Mira en la consola del proveedor "
-        f"si existe un lote de {n} peticiones que no esté en esta carpeta. Si existe: enlace distill resolve --intent "
+        f"profesor lo aceptara (y lo cobre). {why} No se envía nada más hasta saberlo. Mira en la consola del proveedor"
+        f" si existe un lote de {n} peticiones que no esté en esta carpeta. Si existe: enlace distill resolve --intent "
         f"{numero} --batch-id <id del lote> (anota su id en {trabajo.recibo_path(numero)}). Si no existe: enlace "
         f"distill resolve --intent {numero} --not-submitted (borra {trabajo.intento_path(numero)}). Después repite."
     )

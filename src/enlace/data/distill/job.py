@@ -170,8 +170,8 @@ class Trabajo:
         if otros and not rebind:
             raise DistillError(
                 f"{path}: este trabajo se empezó con otro modelo, otros parámetros u otra cuenta "
-                f"({'; '.join(otros)}). No se ha enviado ni cambiado nada. Vuelve a lo de antes en configs/distill o en "
-                ".env; o, si lo nuevo es lo que quieres para lo que falte: enlace distill submit --rebind"
+                f"({'; '.join(otros)}). No se ha enviado ni cambiado nada. Vuelve a lo de antes en configs/distill o "
+                "en .env; o, si lo nuevo es lo que quieres para lo que falte: enlace distill submit --rebind"
             )
         if anterior | identidad != anterior:
             write_json(path, anterior | identidad)

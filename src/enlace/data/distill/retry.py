@@ -1,4 +1,4 @@
-"""Send again what failed and a resend can mend, by class of failure; each class that costs again has to be asked for."""
+"""Send again what failed and a resend can mend, by class of failure; what costs again has to be asked for."""
 
 from __future__ import annotations
 

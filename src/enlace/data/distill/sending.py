@@ -156,8 +156,9 @@ class _Budget:
         if self.promised + cost > self.limit:
             raise PresupuestoAgotado(
                 f"El lote siguiente ({len(lote)} peticiones) puede costar hasta {cost:.2f} USD, y con lo gastado y lo "
-                f"que está en marcha (hasta {self.promised:.2f}) pasaría del límite de {self.limit} USD. Lotes enviados "
-                f"ahora: {sent}. Cuando se recojan se sabrá lo que costaron de verdad: repite entonces, o sube el límite."
+                f"que está en marcha (hasta {self.promised:.2f}) pasaría del límite de {self.limit} USD. Lotes "
+                f"enviados ahora: {sent}. Cuando se recojan se sabrá lo que costaron de verdad: repite entonces, o "
+                "sube el límite."
             )
         self.promised += cost
 
@@ -268,8 +269,8 @@ def _require_credit(trabajo: Trabajo) -> None:
     for row in trabajo.leer_errores():
         if group_of(row) == "account":
             raise DistillError(
-                f"{trabajo.errores_path}: el profesor no atendió peticiones por la cuenta ({row['reason']}). No se envía "
-                "nada más. Arréglalo en la consola del proveedor y reenvíalas: enlace distill retry-failed"
+                f"{trabajo.errores_path}: el profesor no atendió peticiones por la cuenta ({row['reason']}). No se "
+                "envía nada más. Arréglalo en la consola del proveedor y reenvíalas: enlace distill retry-failed"
             )
 
 

@@ -105,8 +105,8 @@ def require_budget(trabajo: Trabajo, peticiones: list[Peticion], config: Distill
     spent, still_open, new = _spent(trabajo, config), _still_open(trabajo, config), coste_maximo(peticiones, config)
     if spent is None or still_open is None or new is None:
         raise PresupuestoAgotado(
-            f"Quedan {len(peticiones)} peticiones por enviar y no se sabe cuánto cuestan: el precio de {config.model} es "
-            "desconocido. No se ha enviado nada. Añádelo en configs/distill/prices/ y repite."
+            f"Quedan {len(peticiones)} peticiones por enviar y no se sabe cuánto cuestan: el precio de {config.model} "
+            "es desconocido. No se ha enviado nada. Añádelo en configs/distill/prices/ y repite."
         )
     if budget < (total := spent + still_open + new):
         spent, still_open, new, total = (usd.quantize(CENT, ROUND_UP) for usd in (spent, still_open, new, total))

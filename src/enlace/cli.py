@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, distill, export, memory, search, talk
+from enlace.commands import config, distill, export, memory, search, specs, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -19,6 +19,7 @@ from enlace.usage import App
 app = App("ENLACE: un modelo de lenguaje propio, en español, entrenado en casa.")
 app.add_typer(config.app, name="config")
 app.add_typer(export.app, name="export")
+app.add_typer(specs.app, name="specs")
 app.add_typer(distill.app, name="distill")
 app.command()(talk.chat)
 app.command()(talk.ask)

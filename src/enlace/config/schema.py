@@ -186,6 +186,20 @@ class EvalConfig(Layer):
     prompts: tuple[str, ...] = Field(strict=False, min_length=1, description="Beginnings that the model continues.")
 
 
+class ServerConfig(Layer):
+    """A chat server of one's own network (`server:` of `configs/distill/<name>.yaml`)."""
+
+    base_url: str = Field(
+        pattern=r"^https?://[^\s/@?#]+(?:/[^\s@?#]*)?$", description="Up to and including /v1; a key goes into .env."
+    )
+    temperature: Annotated[float, Field(ge=0)] | None = Field(None, description="null: whatever the server does.")
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="Requests on their way at once.")
+    timeout_seconds: PositiveFloat = Field(600.0, description="For one whole answer.")
+    connect_timeout_seconds: PositiveFloat = 10.0
+    retries: Annotated[int, Field(ge=0)] = Field(8, description="Of one request, after its first try.")
+    backoff_seconds: PositiveFloat = Field(1.0, description="Before the first retry; doubles up to a minute.")
+
+
 class TokenPrices(Layer):
     """USD per million tokens, at the list price (no batch discount)."""
 
@@ -219,7 +233,7 @@ def _usual_prices(values: dict[str, Any]) -> Prices | None:
 class DistillConfig(Layer):
     """The teacher and the batch harness (`configs/distill/<name>.yaml`)."""
 
-    teacher: Literal["extractive", "anthropic"] = "anthropic"
+    teacher: Literal["extractive", "compatible", "anthropic"] = "anthropic"
     model: str = Field(default=_DEFAULT_MODEL, min_length=1)
     max_tokens: PositiveInt = 1024
     thinking: Literal["adaptive", "disabled"] | None = Field(
@@ -240,6 +254,13 @@ class DistillConfig(Layer):
     prices: Prices | None = Field(default_factory=_usual_prices, description="Nothing: unknown, so nothing is bought.")
     batch_discount: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="Share of the list price to pay.")
     questions_per_document: PositiveInt = Field(2, description="Questions asked about each document of the corpus.")
+    server: ServerConfig | None = Field(None, description="Where the teacher `compatible` listens.")
+
+    @model_validator(mode="after")
+    def _has_its_server(self) -> DistillConfig:
+        if (self.teacher == "compatible") != (self.server is not None):
+            raise ValueError("server (con su base_url) acompaña al profesor «compatible», y solo a él")
+        return self
 
 
 class SearchService(Layer):

@@ -2,6 +2,7 @@
 
 from enlace.data.distill.anthropic_client import ClienteAnthropic
 from enlace.data.distill.collecting import collect, status
+from enlace.data.distill.compatible_client import ClienteCompatible
 from enlace.data.distill.doubt import resolve
 from enlace.data.distill.errors import DistillError, EnvioRechazado
 from enlace.data.distill.extractive import ClienteExtractivo
@@ -13,6 +14,7 @@ from enlace.data.distill.usage import resumen_de_uso
 
 __all__ = [
     "ClienteAnthropic",
+    "ClienteCompatible",
     "ClienteExtractivo",
     "DistillError",
     "EnvioRechazado",

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from enlace.data.distill.anthropic_client import ClienteAnthropic
 from enlace.data.distill.client import Cliente
+from enlace.data.distill.compatible_client import ClienteCompatible
 from enlace.data.distill.extractive import ClienteExtractivo
 from enlace.data.distill.job import Trabajo
 
@@ -30,4 +31,6 @@ def open_job(config: DistillConfig, ledger: Path) -> tuple[Trabajo, Cliente]:
     trabajo = Trabajo(f"{config.teacher}-{quote(who_answers(config), safe='')}", ledger)
     if config.teacher == "extractive":
         return trabajo, ClienteExtractivo(trabajo.carpeta / "extractivo")
+    if config.teacher == "compatible":
+        return trabajo, ClienteCompatible(config, trabajo.carpeta / "compatible")
     return trabajo, ClienteAnthropic(config)

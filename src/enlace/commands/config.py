@@ -70,14 +70,18 @@ def preset(
 
 @app.command("hardware")
 def hardware(
-    name: Annotated[str, typer.Argument(metavar="PERFIL", help="Nombre del perfil, por ejemplo rtx2060.")],
+    name: Annotated[str, typer.Argument(metavar="[PERFIL]", help="Nombre del perfil, por ejemplo rtx2060.")] = "",
 ) -> None:
-    """Comprueba que un perfil existe y sirve en esta máquina, y lo pone en params.yaml."""
-    from enlace.train.backends import check, this_machine
+    """Comprueba que un perfil existe y sirve en esta máquina, y lo pone en params.yaml; sin nombre, dice cuál le va."""
+    from enlace.train.backends import check, suggest, this_machine
 
-    root = project_root()
+    root, machine = project_root(), this_machine()
+    if not name:
+        fitting = suggest(hardware_profiles(root), machine) or "ninguno; escribe uno en configs/hardware"
+        console.say(f"{machine.name}: perfil {fitting}.")
+        return
     config = load_config(root, hardware=name)
-    check(name, config.hardware, hardware_profiles(root), this_machine())
+    check(name, config.hardware, hardware_profiles(root), machine)
     choose_hardware(root, name)
     console.say(f"params.yaml: hardware: {name}")
 

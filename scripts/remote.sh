@@ -213,28 +213,24 @@ start_training() {
   [[ -x .venv/bin/enlace ]] || { echo "error: falta instalar. Haz: scripts/remote.sh setup" >&2; exit 1; }
   if is_training; then echo "error: ya hay un entrenamiento en marcha. Míralo con: scripts/remote.sh status" >&2; exit 1; fi
   export PATH=$PWD/.venv/bin:$PATH
+  # Each training starts from the params.yaml that was sent: the values of the one before do not stay.
+  git checkout -q -- params.yaml
   enlace config hardware "$HW"
   # shellcheck disable=SC2086  # S is words, checked
-  enlace config check $S
+  [[ ! $S ]] || enlace remote set $S
+  enlace config check
   here=$PWD
   {
     printf '#!/usr/bin/env bash\n# Written by scripts/remote.sh. Run again, it goes on where the training was cut.\n'
-    printf 'cd %q || exit 1\nS=%q\n' "$here" "$S"
+    printf 'cd %q || exit 1\n' "$here"
     declare -f job not_at_boot
     cat <<'RUN'
 exec 9>>.remote/lock
 flock -n 9 || exit 0
 export PATH=$PWD/.venv/bin:$PATH PYTHONUNBUFFERED=1
 echo "== $(date '+%F %T') empieza"
-# `dvc exp run` cut by a power failure leaves this file empty, and then refuses to begin.
-rm -rf .dvc/tmp/exps/run/workspace
-if [[ $S ]]; then
-  changes=()
-  for setting in $S; do changes+=(-S "$setting"); done
-  dvc exp run -s "${changes[@]}" train
-else
-  dvc repro -s train
-fi && dvc repro -s eval
+# One stage at a time: what the others make was sent. Not `dvc exp run`: it would delete what its cache lacks.
+dvc repro -s train && dvc repro -s eval
 status=$?
 echo "== $(date '+%F %T') acaba con estado $status"
 [[ $status != 0 ]] || not_at_boot
@@ -264,7 +260,7 @@ RUN
 
 status() {
   on_server "enseña el estado" <<'END'
-    PATH=$PWD/.venv/bin:$PATH enlace run status || true
+    PATH=$PWD/.venv/bin:$PATH enlace remote status || true
     if is_training; then echo "La tarea del servidor sigue en marcha."; else echo "La tarea del servidor no está en marcha."; fi
     [[ ! -e .remote/train.log ]] || tail -n 1 .remote/train.log
 END
@@ -284,9 +280,9 @@ stop() {
   on_server "pide que guarde y acabe, y espera" <<'END'
     export PATH=$PWD/.venv/bin:$PATH
     not_at_boot
-    if ! is_training; then enlace run stop; exit; fi
+    if ! is_training; then enlace remote stop; exit; fi
     while is_training; do # it may be starting, training, or evaluating
-      enlace run stop | grep -v '^No hay' || true
+      enlace remote stop | grep -v '^No hay' || true
       for _ in {1..20}; do is_training || break; sleep 0.1; done
     done
     echo "Nada en marcha en el servidor."
@@ -300,7 +296,7 @@ pull() {
       results=""
       echo "Sigue en marcha: traigo el último punto de guardado; el modelo y las medidas, cuando acabe."
     fi
-    PATH=$PWD/.venv/bin:$PATH enlace run pack .remote/out $results
+    PATH=$PWD/.venv/bin:$PATH enlace remote pack .remote/out $results
 END
   [[ $DRY_RUN ]] || mkdir -p .remote/in
   rsync_ "descarga" --checksum --delete "$HOST:$DIR/.remote/out/" .remote/in/

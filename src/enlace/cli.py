@@ -11,14 +11,14 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, plan, run, talk
+from enlace.commands import config, plan, remote, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
 
 app = App("ENLACE: un modelo de lenguaje propio, en español, entrenado en casa.")
 app.add_typer(config.app, name="config")
-app.add_typer(run.app, name="run")
+app.add_typer(remote.app, name="remote")
 app.command()(talk.chat)
 app.command()(talk.ask)
 app.command()(plan.plan)

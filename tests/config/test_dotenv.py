@@ -141,7 +141,7 @@ def test_bash_reads_every_accepted_file_the_same(tmp_path_factory: pytest.TempPa
         ours = {name: os.environ.pop(name, "") for name in ("A", "B", "C")}
     assert sorted(names) == [name for name, value in ours.items() if value]
     assert _as_bash_reads(path, "A", "B", "C") == list(ours.values())
-    # A second opinion, on what it reads as bash does: it expands ${B} in single quotes and takes \n in them as an escape.
+    # A second opinion, on what it reads as bash does: in single quotes it expands ${B} and takes \n as an escape.
     if not any("$" in line or "\\" in line for line in lines) and all(line.isprintable() for line in lines):
         theirs = dotenv.dotenv_values(path, interpolate=False)
         assert [theirs.get(name) or "" for name in ours] == list(ours.values())

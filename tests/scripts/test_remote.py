@@ -233,10 +233,36 @@ def test_flags_win_over_the_environment_and_that_over_the_file(script: Path) -> 
 
 @pytest.mark.parametrize(
     "line",
-    ["X=a b", "X=$(touch corrido)", "X=`id`", "X='a", 'X="$HOME"', "X=a\\b", "X=~", "X={a,b}", "X=a;b", "X = 1", "x", "X=a\r",
-     "X=b", "X=a=b==", "X=año", "X=b#c", "X=b # c", "X=#c", "X='a b' # d", 'X="a\\"b"', "X='p$B'", "X=*[a]?^", "export\tX=b",
-     "X=1\nX=2", "X=x\nX=", "X=ñ\u2028", 'X="a!"'],
-)  # fmt: skip
+    [
+        "X=a b",
+        "X=$(touch corrido)",
+        "X=`id`",
+        "X='a",
+        'X="$HOME"',
+        "X=a\\b",
+        "X=~",
+        "X={a,b}",
+        "X=a;b",
+        "X = 1",
+        "x",
+        "X=a\r",
+        "X=b",
+        "X=a=b==",
+        "X=año",
+        "X=b#c",
+        "X=b # c",
+        "X=#c",
+        "X='a b' # d",
+        'X="a\\"b"',
+        "X='p$B'",
+        "X=*[a]?^",
+        "export\tX=b",
+        "X=1\nX=2",
+        "X=x\nX=",
+        "X=ñ\u2028",
+        'X="a!"',
+    ],
+)
 def test_reads_a_settings_file_as_python_does(script: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from enlace import EnlaceError
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from enlace import EnlaceError
+from enlace.durable import write_atomic
 
 _CHUNK = 1 << 20
 
@@ -153,6 +155,25 @@ def pack(root: Path, runs: Path, out: Path, *, results: bool) -> int:
     sums = "".join(f"{_sha256(path)}  {path.relative_to(out)}\n" for path in files)
     (out / "SHA256SUMS").write_text(sums, encoding="utf-8")
     return len(files)
+
+
+def set_params(path: Path, values: Mapping[str, Any]) -> None:
+    """Write `values`, by dotted key, into the YAML file at `path`; its comments and its other lines stay."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 10_000
+    content = yaml.load(path.read_text(encoding="utf-8"))
+    for dotted, value in values.items():
+        *sections, last = dotted.split(".")
+        section = content
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    text = io.StringIO()
+    yaml.dump(content, text)
+    write_atomic(path, text.getvalue().encode())
 
 
 def cards() -> list[Card]:

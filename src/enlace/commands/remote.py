@@ -1,4 +1,4 @@
-"""`enlace run …`: the training that is under way on this machine, from another terminal."""
+"""`enlace remote …`: the server's half of scripts/remote.sh; it works at home too, from another terminal."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Annotated
 import typer
 
 from enlace import console
+from enlace.commands.config import values_of
 from enlace.config.dotenv import load_dotenv
 from enlace.config.load import load_config
 from enlace.config.paths import project_root, runs_dir
 from enlace.usage import App
 
-app = App("El entrenamiento en marcha en esta máquina, visto desde otra terminal.")
+app = App("El entrenamiento en marcha en esta máquina; lo usa scripts/remote.sh en el servidor.")
 NOT_RUNNING = 3  # exit status of `status`, as systemctl's
 
 
 @app.command("status")
 def status() -> None:
     """Dice por dónde va el entrenamiento. Acaba con estado 3 si no hay ninguno en marcha."""
-    from enlace.running import cards, newest_run, progress, trainer_of
+    from enlace.remote import cards, newest_run, progress, trainer_of
 
     load_dotenv()
     run = newest_run(runs_dir())
@@ -55,8 +56,8 @@ def status() -> None:
 @app.command("stop")
 def stop() -> None:
     """Pide al entrenamiento en marcha que guarde y acabe, y espera a que lo haga."""
-    from enlace.running import newest_run, trainer_of
-    from enlace.running import stop as stop_run
+    from enlace.remote import newest_run, trainer_of
+    from enlace.remote import stop as stop_run
 
     load_dotenv()
     run = newest_run(runs_dir())
@@ -70,13 +71,25 @@ def stop() -> None:
         console.say(f"Parado y guardado en el paso {step}. Para continuar, repite la orden que lo empezó.")
 
 
+@app.command("set")
+def set_values(
+    changes: Annotated[list[str], typer.Argument(metavar="CLAVE=VALOR…", help="Por ejemplo train.lr=1e-3.")],
+) -> None:
+    """Comprueba otros valores y los pone en params.yaml."""
+    from enlace.remote import set_params
+
+    values = values_of(changes)
+    load_config(changes=values)
+    set_params(project_root() / "params.yaml", values)
+
+
 @app.command("pack")
 def pack(
     out: Annotated[Path, typer.Argument(metavar="CARPETA", help="Donde dejarlo; lo que hubiera se borra.")],
     results: Annotated[bool, typer.Option("--results", help="También el modelo y las medidas.")] = False,
 ) -> None:
     """Junta lo que hay que llevarse a casa, con sus sumas de control; lo usa scripts/remote.sh."""
-    from enlace.running import pack as pack_run
+    from enlace.remote import pack as pack_run
 
     load_dotenv()
     console.say(f"{pack_run(project_root(), runs_dir(), out, results=results)} archivos.")

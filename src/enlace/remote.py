@@ -163,6 +163,7 @@ def set_params(path: Path, values: Mapping[str, Any]) -> None:
 
     yaml = YAML()
     yaml.preserve_quotes = True
+    yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.width = 10_000
     content = yaml.load(path.read_text(encoding="utf-8"))
     for dotted, value in values.items():

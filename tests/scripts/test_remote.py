@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from enlace.config.dotenv import load_dotenv
-from tests.conftest import ROOT, sentences
+from tests.clone import clean_environment, clone_project, virtual_environment
+from tests.conftest import ROOT
 from tests.scripts.server import MISSING, Server
-from tests.stages.test_pipeline import MODEL, SMALL
 
 needs_server = pytest.mark.skipif(bool(MISSING), reason=f"missing: {', '.join(MISSING)}")
 STEPS = 250
@@ -32,7 +31,7 @@ class Home:
     def __init__(self, project: Path, server: Server, folder: str) -> None:
         self.project, self.server = project, server
         self.there = server.folder / folder
-        self.environment = _environment(server.folder) | {"REMOTE_HOST": "casa", "REMOTE_DIR": str(self.there)}
+        self.environment = clean_environment(server.folder) | {"REMOTE_HOST": "casa", "REMOTE_DIR": str(self.there)}
         self.environment["PATH"] = f"{server.folder}/client-bin:{self.environment['PATH']}"
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -57,7 +56,7 @@ class Home:
 
     def install(self) -> None:
         """A virtual environment on the server, as `make setup` leaves it, out of this one."""
-        _virtual_environment(self.there / ".venv")
+        virtual_environment(self.there / ".venv")
 
     def log(self) -> str:
         log = self.there / ".remote/train.log"
@@ -86,30 +85,6 @@ class Home:
                 continue
 
 
-def _virtual_environment(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for path in Path(sys.prefix).iterdir():
-        if path.name != ".instalado":
-            (folder / path.name).symlink_to(path)
-    (folder / ".instalado").touch()
-    os.utime(folder / ".instalado", (2**31, 2**31))  # newer than any pyproject.toml
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    keep = {
-        k: v for k, v in os.environ.items() if not k.startswith(("REMOTE_", "DVC_", "XDG_", "GIT_", "RUNS_", "LEDGER_"))
-    }
-    return keep | {
-        "HOME": str(folder / "home"),
-        "DVC_SITE_CACHE_DIR": str(folder / "site"),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "GIT_AUTHOR_NAME": "Prueba",
-        "GIT_AUTHOR_EMAIL": "prueba@example.org",
-        "GIT_COMMITTER_NAME": "Prueba",
-        "GIT_COMMITTER_EMAIL": "prueba@example.org",
-    }
-
-
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -128,29 +103,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project, set to a small run on own text, its shards made by the pipeline and all committed."""
     folder = tmp_path_factory.mktemp("home")
-    (folder / "home").mkdir()
     project = folder / "mi enlace"
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("reports/", "dvc.lock")):
-            (project / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, project / name)
-    (project / "configs/model/prueba.yaml").write_text(MODEL, encoding="utf-8")
+    changed = {"steps": str(STEPS), "checkpoint_every": str(CHECKPOINT_EVERY), "val_every": "200"}
+    clone_project(project, changed)
     # One thread: two that wait for each other on a busy machine take a hundred times as long.
     cpu = (project / "configs/hardware/cpu.yaml").read_text(encoding="utf-8")
-    profile = re.sub(r"^threads: \d+", "threads: 1", cpu, flags=re.MULTILINE).replace(
-        "precision: auto", "precision: float32"
-    )
+    profile = re.sub(r"^threads: \d+", "threads: 1", cpu, flags=re.MULTILINE)
+    profile = profile.replace("precision: auto", "precision: float32")
     (project / "configs/hardware/lento.yaml").write_text(profile, encoding="utf-8")
-    params = (project / "params.yaml").read_text(encoding="utf-8")
-    changed = {"steps": str(STEPS), "checkpoint_every": str(CHECKPOINT_EVERY), "val_every": "200"}
-    for key, value in (SMALL | changed).items():
-        params = re.sub(rf"^( *{key}:) \S+", rf"\1 {value}", params, flags=re.MULTILINE)
-    (project / "params.yaml").write_text(params, encoding="utf-8")
-    (project / "data/propio").mkdir(parents=True)
-    for i, sentence in enumerate(sentences()):
-        (project / f"data/propio/{i:03}.txt").write_text(f"{sentence} {sentence.upper()}", encoding="utf-8")
-    environment = _environment(folder)
+    environment = clean_environment(folder)
     for command in (
         ["git", "init", "-q", "-b", "main"],
         ["git", "add", "-A"],
@@ -162,7 +123,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(command, cwd=project, check=True, env=environment, capture_output=True)
     (project / ".env").write_text(f"ANTHROPIC_API_KEY={SECRET}\n", encoding="utf-8")
     (project / ".env").chmod(0o600)
-    _virtual_environment(project / ".venv")
     return project
 
 

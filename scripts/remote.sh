@@ -126,7 +126,7 @@ setup() {
   send_code
   say "Instalo en el servidor (la primera vez, unos minutos)…"
   on_server "make setup, y comprueba el perfil ${HW:-que le va} con la tarjeta" "HW=$HW" <<'END'
-    make --no-print-directory setup
+    make -s setup
     PATH=$PWD/.venv/bin:$PATH enlace config hardware ${HW:+"$HW"}
 END
   [[ $DRY_RUN ]] || say "Servidor listo. Sigue con: scripts/remote.sh push"
@@ -212,6 +212,8 @@ start_training() {
   [[ -e .remote/pushed ]] || { echo "error: el envío no está entero. Repite: scripts/remote.sh push" >&2; exit 1; }
   [[ -x .venv/bin/enlace ]] || { echo "error: falta instalar. Haz: scripts/remote.sh setup" >&2; exit 1; }
   if is_training; then echo "error: ya hay un entrenamiento en marcha. Míralo con: scripts/remote.sh status" >&2; exit 1; fi
+  [[ ! $ON_BOOT ]] || command -v crontab >/dev/null ||
+    { echo "error: --on-boot necesita cron en el servidor: sudo apt install cron" >&2; exit 1; }
   export PATH=$PWD/.venv/bin:$PATH
   # Each training starts from the params.yaml that was sent: the values of the one before do not stay.
   git checkout -q -- params.yaml
@@ -238,7 +240,6 @@ exit "$status"
 RUN
   } > .remote/run.sh
   if [[ $ON_BOOT ]]; then
-    command -v crontab >/dev/null || { echo "error: --on-boot necesita cron en el servidor: sudo apt install cron" >&2; exit 1; }
     not_at_boot
     at_boot="@reboot /bin/bash $(quoted "$here/.remote/run.sh") >>$(quoted "$here/.remote/train.log") 2>&1 # $(job);"
     { crontab -l 2>/dev/null || true; printf '%s\n' "${at_boot//%/\\%}"; } | crontab -

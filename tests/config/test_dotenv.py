@@ -113,6 +113,17 @@ def test_refused_lines_name_file_and_line(tmp_path: Path, line: str) -> None:
     assert "A" not in os.environ
 
 
+def test_no_exception_carries_a_value(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_bytes(b"A=secreto\nB=\xff\n")
+    with pytest.raises(EnlaceError, match="no es UTF-8") as error:
+        load_dotenv(path)
+    chain: BaseException | None = error.value
+    while chain is not None:
+        assert "secreto" not in repr(chain) and "secreto" not in str(vars(chain))
+        chain = chain.__cause__ or chain.__context__
+
+
 _VALUES = st.one_of(
     st.text(alphabet=string.printable + "ñ«€\xa0\u2028\0", max_size=12),
     st.text(alphabet="ab=#*?[]{},:~!^\\\"'$ \t", max_size=8),

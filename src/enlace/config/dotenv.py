@@ -21,6 +21,7 @@ _SINGLE = re.compile(r"'([^']*)'(?:[ \t]+#.*|[ \t]*)")
 _DOUBLE = re.compile(r'"((?:[^"$`\\!]|\\")*)"(?:[ \t]+#.*|[ \t]*)')
 # Variables that bash makes by itself, and would not take from a file.
 _OF_BASH = re.compile(r"_|E?UID|PPID|BASH.*|SHELLOPTS|S?RANDOM|SECONDS|LINENO|GROUPS|FUNCNAME|DIRSTACK|EPOCH.*|HISTCMD")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _OTHERS = 0o077  # the mode's bits of everybody but the owner
 
 
@@ -44,16 +45,16 @@ def load_dotenv(path: str | Path = ".env") -> list[str]:
     if not os.path.lexists(path):
         path = Path(os.environ.get("DVC_ROOT", "")) / path  # an absolute path stays as it is
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
+        text = path.read_bytes().decode("utf-8", "surrogateescape")  # strict, its exception would carry the whole file
         mode = path.stat().st_mode
     except FileNotFoundError:
         return []
-    except UnicodeDecodeError:
-        raise EnlaceError(f"{path}: no es UTF-8; guarda el archivo en UTF-8.") from None
     except OSError:
         raise EnlaceError(f"{path}: no se puede leer: mira que sea un archivo y que tengas permiso.") from None
+    if _NOT_UTF8.search(text):
+        raise EnlaceError(f"{path}: no es UTF-8; guarda el archivo en UTF-8.")
     values: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip(" \t") and not line.lstrip(" \t").startswith("#"):
             name, value = _parse(line.lstrip(" \t"), f"{path}:{number}")
             values[name] = value

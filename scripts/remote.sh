@@ -62,8 +62,6 @@ load_dotenv() {
 
 # --- talking to the server -------------------------------------------------------------------------------------------
 
-ssh_options() { SSH=(ssh -o ConnectTimeout=20 -o ServerAliveInterval=15 ${PORT:+-p "$PORT"}); }
-
 quoted() { printf "'%s'" "${1//\'/\'\\\'\'}"; } # for any shell
 
 # on_server DESCRIPTION [NAME=VALUE…] < script: runs the script there, in the project's folder, with those variables.
@@ -81,7 +79,7 @@ on_server() {
     printf '%s' "$settings"
     printf 'set -euo pipefail\n%s\nmain() {\n%s\n}\n' "$(declare -f enter is_training job not_at_boot)" "$script"
     printf 'enter; main </dev/null\n'
-  } | "${SSH[@]}" "$HOST" bash -s || lost $? "$what"
+  } | $SSH "$HOST" bash -s || lost $? "$what"
 }
 
 # Run on the server. The lock is held by a training from beginning to end.
@@ -117,7 +115,7 @@ transfer() {
 rsync_() {
   local progress=()
   [[ ! -t 1 ]] || progress=(--info=progress2)
-  transfer "$1" rsync -a -s "${progress[@]}" --partial-dir=.rsync-partial --timeout=60 -e "ssh -o ConnectTimeout=20${PORT:+ -p $PORT}" "${@:2}"
+  transfer "$1" rsync -a -s "${progress[@]}" --partial-dir=.rsync-partial --timeout=60 -e "$SSH" "${@:2}"
 }
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -150,10 +148,12 @@ send_code() {
     cd "$PROJECT"
     [[ -e .git ]] || git init -q
     ! is_training || refuse "en el servidor se está entrenando. Espera, o páralo con: scripts/remote.sh stop"
-    rm -f .remote/pushed
+    [[ ! -e .remote/done || -e .remote/brought ]] ||
+      refuse "lo que se entrenó en el servidor está sin traer. Haz antes pull; o descártalo con shell y rm .remote/done"
+    rm -f .remote/pushed .remote/done .remote/brought
 END
   say "Envío el código (${commit:0:10})…"
-  GIT_SSH_COMMAND="ssh -o ConnectTimeout=20${PORT:+ -p $PORT}" transfer "envío del código" \
+  GIT_SSH_COMMAND=$SSH transfer "envío del código" \
     git push -q --no-verify --force "$HOST:$DIR" "$commit:refs/heads/enviado"
   # What a training changed there (dvc.lock, reports) is kept in git's stash, not lost.
   on_server "pone el código en $commit" "COMMIT=$commit" <<'END'
@@ -212,6 +212,8 @@ start_training() {
   [[ -e .remote/pushed ]] || { echo "error: el envío no está entero. Repite: scripts/remote.sh push" >&2; exit 1; }
   [[ -x .venv/bin/enlace ]] || { echo "error: falta instalar. Haz: scripts/remote.sh setup" >&2; exit 1; }
   if is_training; then echo "error: ya hay un entrenamiento en marcha. Míralo con: scripts/remote.sh status" >&2; exit 1; fi
+  [[ ! -e .remote/done || -e .remote/brought ]] ||
+    { echo "error: lo que se entrenó antes está sin traer. Haz pull; o descártalo con shell y rm .remote/done" >&2; exit 1; }
   [[ ! $ON_BOOT ]] || command -v crontab >/dev/null ||
     { echo "error: --on-boot necesita cron en el servidor: sudo apt install cron" >&2; exit 1; }
   export PATH=$PWD/.venv/bin:$PATH
@@ -222,6 +224,7 @@ start_training() {
   [[ ! $S ]] || enlace remote set $S
   enlace config check
   here=$PWD
+  rm -f .remote/done .remote/brought
   {
     printf '#!/usr/bin/env bash\n# Written by scripts/remote.sh. Run again, it goes on where the training was cut.\n'
     printf 'cd %q || exit 1\n' "$here"
@@ -229,13 +232,14 @@ start_training() {
     cat <<'RUN'
 exec 9>>.remote/lock
 flock -n 9 || exit 0
+[[ -e .remote/pushed ]] || exit 1 # new code is half there
 export PATH=$PWD/.venv/bin:$PATH PYTHONUNBUFFERED=1
 echo "== $(date '+%F %T') empieza"
 # One stage at a time: what the others make was sent. Not `dvc exp run`: it would delete what its cache lacks.
 dvc repro -s train && dvc repro -s eval
 status=$?
 echo "== $(date '+%F %T') acaba con estado $status"
-[[ $status != 0 ]] || not_at_boot
+[[ $status != 0 ]] || { touch .remote/done; not_at_boot; }
 exit "$status"
 RUN
   } > .remote/run.sh
@@ -256,6 +260,7 @@ RUN
     ! is_training || break
     sleep 0.1
   done
+  is_training || tail -n 5 .remote/train.log
   echo "Míralo con: scripts/remote.sh status, o logs -f"
 }
 
@@ -269,7 +274,7 @@ END
 
 logs() {
   if [[ $FOLLOW && ! $DRY_RUN ]]; then
-    "${SSH[@]}" "$HOST" "exec tail -n 50 -F $(quoted "$DIR/.remote/train.log")" || lost $? logs
+    $SSH "$HOST" "exec tail -n 50 -F $(quoted "$DIR/.remote/train.log")" || lost $? logs
   else
     on_server "enseña el final de .remote/train.log" <<'END'
     [[ ! -e .remote/train.log ]] || tail -n 50 .remote/train.log
@@ -292,10 +297,11 @@ END
 
 pull() {
   on_server "junta lo que hay que traer" <<'END'
-    results=--results
-    if is_training; then
-      results=""
-      echo "Sigue en marcha: traigo el último punto de guardado; el modelo y las medidas, cuando acabe."
+    results=""
+    if [[ -e .remote/done ]]; then
+      results=--results
+    else
+      echo "No ha acabado: traigo el último punto de guardado; el modelo y las medidas, cuando acabe."
     fi
     PATH=$PWD/.venv/bin:$PATH enlace remote pack .remote/out $results
 END
@@ -304,8 +310,11 @@ END
   [[ ! $DRY_RUN ]] || return 0
   (cd .remote/in && { [[ ! -s SHA256SUMS ]] || sha256sum --check --quiet --strict SHA256SUMS; }) ||
     fail "lo traído no coincide con sus sumas de control. Repite la misma orden."
+  [[ -s .remote/in/SHA256SUMS ]] || say "Todavía no hay nada que traer."
   install_checkpoints
+  [[ -d .remote/in/project ]] || return 0
   install_results
+  on_server "apunta que se trajo" <<< 'touch .remote/brought'
 }
 
 # Each checkpoint goes in whole, and only where nothing here is as far along.
@@ -337,7 +346,6 @@ install_checkpoints() {
 install_results() {
   local sum name path here base
   local -a changed=() files=()
-  [[ -d .remote/in/project ]] || return 0
   while read -r sum path; do
     name=${path#project/}
     [[ $name != "$path" ]] || continue
@@ -371,13 +379,13 @@ note_base() {
 
 shell() {
   if [[ $DRY_RUN ]]; then say "[en $HOST] abre una terminal en $DIR"; return; fi
-  exec "${SSH[@]}" -t "$HOST" "cd $(quoted "$DIR") && exec bash -l"
+  exec $SSH -t "$HOST" "cd $(quoted "$DIR") && exec bash -l"
 }
 
 push_env() {
   [[ -f .env ]] || fail "no hay .env que enviar. Cópialo de .env.example."
   if [[ $DRY_RUN ]]; then say "[en $HOST] guarda tu .env en $DIR/.env, con permisos 600"; return; fi
-  "${SSH[@]}" "$HOST" "umask 077 && cd $(quoted "$DIR") && cat > .env.tmp && mv .env.tmp .env" < .env || lost $? push-env
+  $SSH "$HOST" "umask 077 && cd $(quoted "$DIR") && cat > .env.tmp && mv .env.tmp .env" < .env || lost $? push-env
   say "Enviado .env (permisos 600)."
 }
 
@@ -411,5 +419,6 @@ HOST=${host:-${REMOTE_HOST:-}} DIR=${dir:-${REMOTE_DIR:-enlace}} PORT=${port:-${
 [[ $HOST != -* && $HOST != *[[:space:]:]* ]] || fail "«$HOST» no es un servidor: usuario@nombre, o un alias de ~/.ssh/config."
 [[ ! $PORT || $PORT =~ ^[0-9]+$ ]] || fail "REMOTE_PORT=$PORT no es un puerto."
 DIR=${DIR#\~/} DIR=${DIR%/}
-ssh_options
+# Words without spaces, so that it serves rsync and git too.
+SSH="ssh -o ConnectTimeout=20 -o ServerAliveInterval=15${PORT:+ -p $PORT}"
 "${COMMAND/-/_}"

@@ -231,7 +231,7 @@ start_training() {
     declare -f job not_at_boot
     cat <<'RUN'
 exec 9>>.remote/lock
-flock -n 9 || exit 0
+flock -w 5 9 || exit 0 # those who only look whether it is free hold it for an instant
 [[ -e .remote/pushed ]] || exit 1 # new code is half there
 export PATH=$PWD/.venv/bin:$PATH PYTHONUNBUFFERED=1
 echo "== $(date '+%F %T') empieza"

@@ -5,7 +5,6 @@ Read from the files that the trainer writes (`log.jsonl`, checkpoints, the lock)
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -60,13 +59,18 @@ def newest_run(runs: Path) -> Path | None:
 
 
 def trainer_of(run: Path) -> int | None:
-    """Number of the process that is training `run`; None when none is."""
-    with suppress(FileNotFoundError), (run / ".lock").open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with suppress(ValueError):
-                return int(file.read())
+    """Number of the process that is training `run`; None when none is.
+
+    The one whose number is in the lock file, if it has that file open (Linux; of this user). The lock itself is not
+    tried: held for that instant, it would turn away a trainer that is just starting.
+    """
+    lock = run / ".lock"
+    with suppress(OSError, ValueError):  # no lock, an empty one, no such process any more, another user's
+        pid = int(lock.read_bytes())
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if descriptor.readlink() == lock.resolve():
+                    return pid
     return None
 
 
@@ -96,18 +100,12 @@ def stop(run: Path, wait: Callable[[float], None] = time.sleep, max_wait: float 
         The step of the newest checkpoint; None when it was stopped before there was any.
 
     Raises:
-        EnlaceError: it still trains after `max_wait` seconds, or cannot be told (it is another user's).
+        EnlaceError: it still trains after `max_wait` seconds.
     """
     pid = trainer_of(run)
     if pid is not None:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            pass
-        except PermissionError:
-            raise EnlaceError(
-                f"El proceso {pid}, que entrena {run}, es de otra persona; páralo con su usuario."
-            ) from None
         waited = 0.0
         while trainer_of(run) == pid:
             if waited >= max_wait:

@@ -42,7 +42,7 @@ class Home:
             env=self.environment | environment,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=300,
             check=False,
         )
 
@@ -64,7 +64,7 @@ class Home:
         return log.read_text(encoding="utf-8") if log.exists() else ""
 
     def wait_for(self, what: str, condition: object) -> None:
-        for _ in range(1200):
+        for _ in range(4800):  # minutes, on a machine with other work
             if condition():  # type: ignore[operator]
                 return
             time.sleep(0.05)

@@ -62,6 +62,7 @@ lint: setup ## estilo y tipos
 	@ruff check .
 	@ruff format --check .
 	@mypy
+	@shellcheck scripts/*.sh .ci/run
 
 format: setup ## arregla el estilo
 	@ruff check --fix .

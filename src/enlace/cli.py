@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, distill, export, memory, search, specs, talk
+from enlace.commands import config, distill, export, memory, plan, remote, search, specs, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -25,6 +25,10 @@ app.command()(talk.chat)
 app.command()(talk.ask)
 app.command()(search.search)
 app.add_typer(memory.app, name="memory")
+app.add_typer(remote.app, name="remote")
+app.command()(talk.chat)
+app.command()(talk.ask)
+app.command()(plan.plan)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,13 +21,9 @@ def check(
     ] = None,
 ) -> None:
     """Comprueba la configuración y dice qué se entrenaría."""
-    from enlace.config import yaml12
     from enlace.config.rules import GIB, estimate_memory
 
-    given = [change.partition("=") for change in changes or []]
-    if wrong := [key for key, sign, _ in given if not sign]:
-        raise EnlaceError(f"«{wrong[0]}» no es CLAVE=VALOR. Por ejemplo: train.lr=1e-3")
-    config = load_config(changes={key: yaml12.loads(value, key) for key, _, value in given})
+    config = load_config(changes=values_of(changes or []))
     vocab_size, train = config.data.shards.vocab_size, config.train
     console.say(
         f"Bien: modelo {config.layers.model} ({config.model.n_parameters(vocab_size) / 1e6:.1f} M de parámetros), "
@@ -70,16 +66,30 @@ def preset(
 
 @app.command("hardware")
 def hardware(
-    name: Annotated[str, typer.Argument(metavar="PERFIL", help="Nombre del perfil, por ejemplo rtx2060.")],
+    name: Annotated[str, typer.Argument(metavar="[PERFIL]", help="Nombre del perfil, por ejemplo rtx2060.")] = "",
 ) -> None:
-    """Comprueba que un perfil existe y sirve en esta máquina, y lo pone en params.yaml."""
-    from enlace.train.backends import check, this_machine
+    """Comprueba que un perfil existe y sirve en esta máquina, y lo pone en params.yaml; sin nombre, dice cuál le va."""
+    from enlace.train.backends import check, suggest, this_machine
 
-    root = project_root()
+    root, machine = project_root(), this_machine()
+    if not name:
+        fitting = suggest(hardware_profiles(root), machine) or "ninguno; escribe uno en configs/hardware"
+        console.say(f"{machine.name}: perfil {fitting}.")
+        return
     config = load_config(root, hardware=name)
-    check(name, config.hardware, hardware_profiles(root), this_machine())
+    check(name, config.hardware, hardware_profiles(root), machine)
     choose_hardware(root, name)
     console.say(f"params.yaml: hardware: {name}")
+
+
+def values_of(changes: list[str]) -> dict[str, Any]:
+    """The values of arguments such as "train.lr=1e-3", by dotted key."""
+    from enlace.config import yaml12
+
+    given = [change.partition("=") for change in changes]
+    if wrong := [key for key, sign, _ in given if not sign]:
+        raise EnlaceError(f"«{wrong[0]}» no es CLAVE=VALOR. Por ejemplo: train.lr=1e-3")
+    return {key: yaml12.loads(value, key) for key, _, value in given}
 
 
 def _shown(value: object) -> str:

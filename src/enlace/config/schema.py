@@ -45,6 +45,11 @@ class HardwareConfig(Layer):
         strict=False, min_length=1, description="Those that torch may choose from."
     )
     micro_batch_size: PositiveInt = Field(description="Sequences per forward pass.")
+    peak_tflops: PositiveFloat | None = Field(
+        description="Of the card, dense, in this precision, from its data sheet; null: not known."
+    )
+    train_tflops: PositiveFloat | None = Field(description="Measured while training; null: not yet.")
+    watts: PositiveFloat | None = Field(description="Drawn by the whole computer while it trains; null: not known.")
     threads: PositiveInt | None = Field(description="torch threads, pinned because they decide the last bits (CPU).")
     keep_heap: bool = Field(description="Keep freed memory in the C heap instead of returning it (glibc, CPU).")
 

@@ -26,8 +26,6 @@ app.command()(talk.ask)
 app.command()(search.search)
 app.add_typer(memory.app, name="memory")
 app.add_typer(remote.app, name="remote")
-app.command()(talk.chat)
-app.command()(talk.ask)
 app.command()(plan.plan)
 
 

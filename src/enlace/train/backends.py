@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from enlace import EnlaceError
-from enlace.config.schema import HardwareConfig, Precision
+from enlace.config.schema import HardwareConfig, Parallel, Precision
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _KERNELS = {
@@ -53,6 +53,9 @@ class Runtime:
     precision: Precision
     kernels: tuple[SDPBackend, ...]
     machine_name: str  # results are exact to the bit on one kind of machine only
+    compile: bool = False
+    loss_chunk_tokens: int | None = None
+    parallel: Parallel = "ddp"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -127,7 +130,13 @@ def runtime_of(profile: HardwareConfig, machine: Machine) -> Runtime:
     if precision == "auto":
         precision = "bfloat16" if machine.native_bfloat16 else "float32"
     return Runtime(
-        torch.device(profile.device), precision, tuple(_KERNELS[k] for k in profile.sdpa_backends), machine.name
+        torch.device(profile.device),
+        precision,
+        tuple(_KERNELS[k] for k in profile.sdpa_backends),
+        machine.name,
+        profile.compile,
+        profile.loss_chunk_tokens,
+        profile.parallel,
     )
 
 

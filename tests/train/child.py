@@ -54,7 +54,7 @@ def main(shards_folder: str, run: str, options: str) -> None:
         runtime = prepare("cpu", profile, {}, this_machine(), 8)
         shards = open_shards(Path(shards_folder))
         if world.first and (
-            joined := join_family(Path(run).parent, Path(run), family(MODEL, train, MIXTURE, shards), train)
+            joined := join_family(Path(run).parent, Path(run), family(MODEL, train, MIXTURE, shards), train, {})
         ):
             print("joined at", joined[1])
         world.wait()

@@ -29,7 +29,7 @@ class House:
         """The trainer of a run where the stage would put it, resumed as the stage would."""
         what = (changes.get("model", self.model), train, changes.get("mixture", self.mixture), self.shards)
         run = self.runs / fingerprint(*what)
-        joined = join_family(self.runs, run, family(*what), train)
+        joined = join_family(self.runs, run, family(*what), train, {})
         trainer = make_trainer(*what, cpu_runtime(), 8, run)
         trainer.resume(pytest.fail)
         return trainer, joined

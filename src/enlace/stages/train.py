@@ -16,7 +16,7 @@ from enlace.durable import locked, write_atomic
 from enlace.export.weights import save_weights
 from enlace.train.backends import memory_errors, prepare, this_machine
 from enlace.train.distributed import World, check_world
-from enlace.train.family import family, fingerprint, join_family
+from enlace.train.family import about, family, fingerprint, join_family
 from enlace.train.finished import forget_others, mark_exported
 from enlace.train.launch import launched
 from enlace.train.log import records_csv
@@ -46,6 +46,7 @@ def _train(world: World) -> None:
     what = (config.model, config.train, config.data.mixture, shards)
     run_name = fingerprint(*what)
     run = runs_dir() / run_name
+    told = about(model=config.model, train=config.train, mixture=config.data.mixture, hardware=hardware)
 
     def tell(text: str) -> None:
         if world.first:
@@ -57,7 +58,7 @@ def _train(world: World) -> None:
 
     with locked(run / ".lock", f"Otro proceso ya está entrenando {run}") if world.first else nullcontext():
         if world.first:
-            if joined := join_family(runs_dir(), run, family(*what), config.train):
+            if joined := join_family(runs_dir(), run, family(*what), config.train, told):
                 say(f"Aprovecho {joined[0]} hasta el paso {joined[1]}: hasta ahí es la misma ejecución.")
             forget_others(runs_dir(), run)
         world.wait()

@@ -12,7 +12,10 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+
+from pydantic import BaseModel
 
 import enlace
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
@@ -39,7 +42,7 @@ SOURCES = (
 KEEPING = {"checkpoint_every", "keep_checkpoints", "keep_every"}
 # Values that only the decay phase knows.
 DECAY = {"steps", "decay_steps", "min_lr_ratio"}
-_NOTE = "familia.json"
+NOTE = "run.json"
 
 
 def fingerprint(model: ModelConfig, train: TrainConfig, mixture: PhaseMixture, shards: Shards) -> str:
@@ -67,13 +70,26 @@ def _digest(parts: list[str], shards: Shards) -> str:
     return digest.hexdigest()[:16]
 
 
-def join_family(runs: Path, run: Path, name: str, train: TrainConfig) -> tuple[Path, int] | None:
-    """Note the family of `run`; where it has no checkpoint yet, take the newest that a relative has for it.
+def about(**layers: BaseModel) -> dict[str, object]:
+    """The values of some layers of the configuration, by dotted key, as `enlace runs` compares them."""
+    return {
+        f"{name}.{key}": value for name, layer in layers.items() for key, value in layer.model_dump(mode="json").items()
+    }
+
+
+def join_family(
+    runs: Path, run: Path, name: str, train: TrainConfig, about: Mapping[str, object]
+) -> tuple[Path, int] | None:
+    """Note what `run` is; where it has no checkpoint yet, take the newest that a relative has for it.
 
     Gives the relative and the step, or None when the run begins by itself or goes on by itself.
+
+    Args:
+        name: of its family.
+        about: plain values by key: the configuration, for a person who wonders what a folder holds.
     """
-    note = {"family": name, "stable_end": stable_end(train)}
-    write_atomic(run / _NOTE, json.dumps(note).encode())
+    note = {"family": name, "stable_end": stable_end(train), "steps": train.steps, "about": about}
+    write_atomic(run / NOTE, json.dumps(note, ensure_ascii=False, indent=2).encode())
     if checkpoint.steps_of(run):
         return None
     for step, relative in sorted(_shared(runs, run, note), reverse=True):
@@ -85,10 +101,10 @@ def join_family(runs: Path, run: Path, name: str, train: TrainConfig) -> tuple[P
     return None
 
 
-def _shared(runs: Path, run: Path, note: dict[str, object]) -> list[tuple[int, Path]]:
+def _shared(runs: Path, run: Path, note: Mapping[str, object]) -> list[tuple[int, Path]]:
     """Checkpoints (step, run) of relatives that lie in the stable phase of both."""
     found: list[tuple[int, Path]] = []
-    for path in runs.glob(f"*/{_NOTE}"):
+    for path in runs.glob(f"*/{NOTE}"):
         theirs = json.loads(path.read_bytes())
         if path.parent != run and theirs["family"] == note["family"]:
             last = min(int(theirs["stable_end"]), int(str(note["stable_end"])))

@@ -11,6 +11,8 @@ READY := $(VENV)/.instalado
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 HW ?=
+GPUS ?= 1
+export GPUS
 P ?=
 SET ?=
 
@@ -33,7 +35,7 @@ repro: setup ## todo: corpus, respuestas, shards, entrenamiento y evaluación (l
 	@dvc repro
 	@enlace summary
 
-train: setup ## entrena con params.yaml; HW=rtx2060 cambia de equipo, SET="train.lr=1e-3" lo prueba como experimento
+train: setup ## entrena con params.yaml; HW=rtx2060 cambia de equipo, GPUS=4 usa cuatro tarjetas, SET="train.lr=1e-3" lo prueba como experimento
 	$(if $(HW),@enlace config hardware $(HW))
 	@enlace config check $(SET)
 	@enlace corpus || dvc repro -f -s fetch-corpus

@@ -21,7 +21,8 @@ from enlace.data.documents import read_documents
 from enlace.data.loader import Loader, TokenWindows, batch_size
 from enlace.model.transformer import Transformer, head_dim
 from enlace.train.backends import prepare, this_machine
-from enlace.train.trainer import Record, Trainer
+from enlace.train.log import Record
+from enlace.train.trainer import Trainer
 
 STEPS, SHOWN_EVERY = 300, 30
 MODEL = ModelConfig(
@@ -44,8 +45,10 @@ TRAIN = TrainConfig(
     weight_decay=0.1,
     grad_clip=1.0,
     z_loss=1e-4,
+    document_mask=False,
     checkpoint_every=STEPS,
     keep_checkpoints=2,
+    keep_every=None,
     val_every=STEPS,
 )
 CORPUS = Mixture(corpus=1.0, chat=0.0)
@@ -65,7 +68,7 @@ def main() -> None:
             {"corpus": TokenWindows.of_bytes(text, TRAIN.seq_len)}, TRAIN, PhaseMixture(stable=CORPUS, decay=CORPUS)
         )
         model = Transformer(MODEL, 256).initialise(torch.Generator().manual_seed(TRAIN.seed))
-        trainer = Trainer(model, TRAIN, loader, runtime, batch_size(TRAIN), Path(folder) / "run")
+        trainer = Trainer(model, TRAIN, loader, runtime, batch_size(TRAIN), Path(folder) / "run", separator=None)
         start, recent = time.perf_counter(), []
 
         def show(record: Record) -> None:

@@ -48,8 +48,10 @@ def train_config() -> TrainConfig:
         weight_decay=0.1,
         grad_clip=1.0,
         z_loss=1e-4,
+        document_mask=False,
         checkpoint_every=5,
         keep_checkpoints=2,
+        keep_every=None,
         val_every=8,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, distill, export, memory, plan, remote, search, specs, talk
+from enlace.commands import config, distill, export, memory, plan, remote, runs, search, specs, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -21,6 +21,8 @@ app.add_typer(config.app, name="config")
 app.add_typer(export.app, name="export")
 app.add_typer(specs.app, name="specs")
 app.add_typer(distill.app, name="distill")
+app.add_typer(runs.app, name="runs")
+app.command()(runs.watch)
 app.command()(talk.chat)
 app.command()(talk.ask)
 app.command()(search.search)

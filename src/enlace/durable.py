@@ -96,3 +96,15 @@ def locked(path: Path, message: str) -> Iterator[None]:
             file.truncate(0)
             file.write(str(os.getpid()).encode())
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock file `path` at this moment."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

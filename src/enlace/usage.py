@@ -32,13 +32,13 @@ class UsageError(EnlaceError):
 
 
 class App(typer.Typer):
-    """A group of commands; alone, without a command, it prints its help."""
+    """A group of commands; alone, without a command, it does `default`, or prints its help with exit status 2."""
 
-    def __init__(self, help: str) -> None:
+    def __init__(self, help: str, default: Callable[[], None] | None = None) -> None:
         super().__init__(
             help=help,
             cls=_Group,
-            callback=_without_command,
+            callback=_without_command(default),
             invoke_without_command=True,
             options_metavar="[OPCIONES]",
             subcommand_metavar="ORDEN ...",
@@ -84,10 +84,16 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _without_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(UsageError.exit_status)
+def _without_command(default: Callable[[], None] | None) -> Callable[[typer.Context], None]:
+    def callback(context: typer.Context) -> None:
+        if context.invoked_subcommand is not None:
+            return
+        if default is None:
+            typer.echo(context.get_help())
+            raise typer.Exit(UsageError.exit_status)
+        default()
+
+    return callback
 
 
 def _write_help(command: Any, context: Any, formatter: Any, commands: list[tuple[str, str]]) -> None:

@@ -12,11 +12,12 @@ from enlace.config.budget import (
     Speed,
     flops_per_token,
     make_plan,
+    peak_of,
     shapes,
     speed_of,
 )
-from enlace.config.load import load_config
-from enlace.config.schema import Config
+from enlace.config.load import hardware_profiles, load_config
+from enlace.config.schema import Config, ModelConfig
 from tests.conftest import ROOT
 
 PROFILES = ("cpu", "rtx2060", "rtx5090", "h200")
@@ -86,3 +87,21 @@ def test_shapes_are_valid_models() -> None:
     for model, vocab_size in shapes():
         assert model.d_model % model.n_heads == 0 and model.n_heads % model.n_kv_heads == 0
         assert vocab_size * model.d_model < 0.7 * model.n_parameters(vocab_size)
+
+
+def test_flops_of_a_shape_counted_by_hand() -> None:
+    model = ModelConfig(
+        d_model=256, n_layers=6, n_heads=4, n_kv_heads=2, intermediate_size=704, rope_theta=1e4, rms_norm_eps=1e-6
+    )
+    layer = 256 * 256 * 2 + 2 * 256 * 128 + 3 * 256 * 704
+    by_hand = 6 * (6 * layer + 8192 * 256) + 6 * 6 * 256 * 256
+    assert flops_per_token(model, 8192, 256) == pytest.approx(by_hand, rel=1e-3)  # the gains of the norms are few
+
+
+def test_the_peak_is_that_of_this_very_card_or_none() -> None:
+    profiles = hardware_profiles(ROOT)
+    assert peak_of(profiles, "NVIDIA H200", "bfloat16") == 989.4e12
+    assert peak_of(profiles, "NVIDIA GeForce RTX 2060", "float16") == 25.8e12
+    assert peak_of(profiles, "NVIDIA GeForce RTX 2060", "bfloat16") is None, "Turing has none"
+    assert peak_of(profiles, "NVIDIA GeForce RTX 2060 SUPER", "float16") is None
+    assert peak_of(profiles, "AMD EPYC", "float32") is None

@@ -91,3 +91,26 @@ def test_the_embedding_is_tied_and_counted_once(model_config: ModelConfig) -> No
 def test_the_same_seed_gives_the_same_weights(model_config: ModelConfig) -> None:
     first, second = (Transformer(model_config, VOCAB).initialise(torch.Generator().manual_seed(5)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_with_documents_a_token_sees_only_its_own(model_config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    model = Transformer(model_config, 50).initialise(torch.Generator().manual_seed(1))
+    documents = torch.tensor([[0] * 5 + [1] * 4 + [2] * 3])
+    ids = torch.randint(0, 50, (1, 12))
+    other = ids.clone()
+    other[0, :5] = torch.randint(0, 50, (5,))
+    with torch.no_grad():
+        before, after = (model.logits(model(x, documents=documents)) for x in (ids, other))
+        alone = model.logits(model(ids[:, 5:9]))
+        mixed = model.logits(model(other)) - model.logits(model(ids))
+    assert torch.equal(before[:, 5:], after[:, 5:]), "not one bit of document 2 knows of document 1"
+    torch.testing.assert_close(before[:, 5:9], alone, rtol=1e-4, atol=1e-5)  # only how far apart tokens are counts
+    assert mixed[:, 5:].abs().max() > 1e-4, "without it they do know"
+
+
+def test_one_document_is_plain_causal_attention(model_config: ModelConfig) -> None:
+    model = Transformer(model_config, 50).initialise(torch.Generator().manual_seed(1))
+    ids = torch.randint(0, 50, (2, 9))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids, documents=torch.zeros_like(ids)), model(ids), rtol=1e-5, atol=1e-6)

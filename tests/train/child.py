@@ -1,7 +1,8 @@
-"""A training run in a process of its own, for tests to kill. Arguments: shards folder, run folder, precision."""
+"""A training run in a process of its own, for tests to kill. Arguments: shards folder, run folder, options."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from enlace.config.load import hardware_profiles
 from enlace.config.schema import HardwareConfig, Mixture, ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.shards import open_shards
 from enlace.train.backends import prepare, this_machine
+from enlace.train.family import family, join_family
+from enlace.train.launch import launched
 from enlace.train.run import make_trainer, validator
 
 ROOT = Path(__file__).parents[2]
@@ -33,21 +36,32 @@ TRAIN = TrainConfig(
     weight_decay=0.1,
     grad_clip=1.0,
     z_loss=1e-4,
+    document_mask=False,
     checkpoint_every=4,
     keep_checkpoints=2,
+    keep_every=None,
     val_every=10,
 )
 
 
-def main(shards_folder: str, run: str, precision: str) -> None:
+def main(shards_folder: str, run: str, options: str) -> None:
+    """`options` as JSON: "profile" and "train" change those layers, "micro" the micro-batch size."""
+    chosen = {"profile": {}, "train": {}, "micro": 4} | json.loads(options)
     profile = hardware_profiles(ROOT)["cpu"]  # its kernels and its threads, as in `make repro`
-    profile = HardwareConfig.model_validate(profile.model_dump() | {"precision": precision})
-    runtime = prepare("cpu", profile, {}, this_machine(), 8)
-    shards = open_shards(Path(shards_folder))
-    trainer = make_trainer(MODEL, TRAIN, MIXTURE, shards, runtime, 4, Path(run))
-    resumed = trainer.resume(warn=print)
-    print("resumed at" if resumed else "began at", trainer.step, flush=True)
-    trainer.fit(validator(shards, TRAIN, runtime.device, 4))
+    profile = HardwareConfig.model_validate(profile.model_dump() | chosen["profile"])
+    train = TrainConfig.model_validate(TRAIN.model_dump() | chosen["train"])
+    with launched("tests.train.child", "cpu") as world:
+        runtime = prepare("cpu", profile, {}, this_machine(), 8)
+        shards = open_shards(Path(shards_folder))
+        if world.first and (
+            joined := join_family(Path(run).parent, Path(run), family(MODEL, train, MIXTURE, shards), train, {})
+        ):
+            print("joined at", joined[1])
+        world.wait()
+        trainer = make_trainer(MODEL, train, MIXTURE, shards, runtime, chosen["micro"], Path(run), world)
+        resumed = trainer.resume(warn=print)
+        print("resumed at" if resumed else "began at", trainer.step, flush=True)
+        trainer.fit(validator(shards, train, runtime.device, 4))
 
 
 if __name__ == "__main__":

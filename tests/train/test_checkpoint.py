@@ -9,12 +9,13 @@ import torch
 
 from enlace import EnlaceError
 from enlace.train import checkpoint
+from enlace.train.checkpoint import Retention
 
 CPU = torch.device("cpu")
 
 
 def _save(run: Path, step: int, keep: int = 2) -> Path:
-    return checkpoint.save(run, step, {"x": torch.full((1000,), float(step)), "step": step}, keep)
+    return checkpoint.save(run, step, {"x": torch.full((1000,), float(step)), "step": step}, Retention(keep, None, 0))
 
 
 def _newest(run: Path) -> tuple[Any, list[str]]:
@@ -28,6 +29,15 @@ def test_keeps_the_newest_and_loads_it(tmp_path: Path) -> None:
         _save(tmp_path, step)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000010", "step-00000100"]
     assert _newest(tmp_path) == (100, [])
+
+
+def test_what_is_kept() -> None:
+    steps = range(100, 1100, 100)
+    assert Retention(2, None, 0).kept(steps) == {900, 1000}
+    assert Retention(2, 300, 0).kept(steps) == {300, 600, 900, 1000}
+    assert Retention(2, None, 750).kept(steps) == {700, 900, 1000}, "the last of the stable phase"
+    assert Retention(1, None, 1000).kept(steps) == {1000}
+    assert Retention(2, None, 0).kept([]) == set()
 
 
 def test_nothing_there_is_none(tmp_path: Path) -> None:
@@ -136,6 +146,6 @@ def test_holds_nothing_that_could_run(tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             return (os.getcwd, ())
 
-    checkpoint.save(tmp_path, 1, {"x": Evil()}, keep=2)
+    checkpoint.save(tmp_path, 1, {"x": Evil()}, keep=Retention(2, None, 0))
     with pytest.raises(Exception, match=r"weights_only|Unsupported"):
         checkpoint.load_newest(tmp_path, CPU, print)

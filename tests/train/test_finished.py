@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from enlace.train import checkpoint
+from enlace.train.checkpoint import Retention
 from enlace.train.finished import forget_others, mark_exported
+
+KEEP = Retention(2, None, 0)
 
 
 def _run(folder: Path, *, exported: bool) -> Path:
     for step in (5, 10):
-        checkpoint.save(folder, step, {"step": step}, 2)
+        checkpoint.save(folder, step, {"step": step}, KEEP)
     (folder / "step-00000015.tmp").mkdir()
     if exported:
-        mark_exported(folder)
+        mark_exported(folder, KEEP)
     return folder
 
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
-from enlace.train.loss import loss_sums
+from enlace.train.loss import loss_sums, loss_sums_in_chunks
 
 
 def test_equals_torchs_cross_entropy_over_the_trained_tokens() -> None:
@@ -58,3 +59,44 @@ def test_one_token_among_many_weighs_as_one() -> None:
     sums = [loss_sums(p, torch.zeros(p.shape[:2], dtype=torch.long), torch.ones(p.shape[:2])) for p in parts]
     total = sum(float(s.cross_entropy) for s in sums)
     assert abs(total / 8 - 2.5) < 1e-5
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 8, 1000])
+def test_in_chunks_it_is_the_same_and_so_is_its_gradient(chunk: int) -> None:
+    torch.manual_seed(2)
+    targets, mask = torch.randint(0, 13, (2, 6)), torch.rand(2, 6) > 0.3
+    gradients = []
+    for chunked in (False, True):
+        torch.manual_seed(3)
+        hidden, head = torch.randn(2, 6, 4, requires_grad=True), torch.nn.Linear(4, 13, bias=False)
+        if chunked:
+            sums = loss_sums_in_chunks(head, hidden, targets, mask, chunk)
+        else:
+            sums = loss_sums(head(hidden), targets, mask)
+        sums.total(0.1).backward()
+        assert hidden.grad is not None and head.weight.grad is not None
+        gradients.append((sums.cross_entropy.detach(), sums.z_squared.detach(), hidden.grad, head.weight.grad))
+    for whole, parts in zip(*gradients, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-6, atol=1e-6)
+
+
+def test_in_chunks_the_logits_are_never_all_in_memory() -> None:
+    seen: list[int] = []
+
+    def logits_of(hidden: torch.Tensor) -> torch.Tensor:
+        seen.append(len(hidden))
+        return hidden @ torch.ones(4, 13)
+
+    hidden = torch.randn(3, 7, 4, requires_grad=True)
+    kept: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        sums = loss_sums_in_chunks(logits_of, hidden, torch.zeros(3, 7, dtype=torch.long), torch.ones(3, 7), 4)
+    assert seen == [4, 4, 4, 4, 4, 1]
+    assert max(kept, default=0) < 3 * 7 * 13, "what is kept for the backward pass is not the logits"
+    sums.cross_entropy.backward()
+    assert sorted(seen) == sorted([4, 4, 4, 4, 4, 1] * 2), "computed again, once"

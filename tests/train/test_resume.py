@@ -21,8 +21,8 @@ CHILD = Path(__file__).with_name("child.py")
 STEPS = 60
 
 
-def _start(shards: Shards, run: Path, precision: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(CHILD), str(shards.folder), str(run), precision]
+def _start(shards: Shards, run: Path, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, str(CHILD), str(shards.folder), str(run), json.dumps(options)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -31,11 +31,28 @@ def _lines(run: Path) -> int:
     return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
-def _finish(shards: Shards, run: Path, precision: str) -> str:
-    process = _start(shards, run, precision)
-    output, _ = process.communicate(timeout=120)
+def _finish(shards: Shards, run: Path, **options: Any) -> str:
+    process = _start(shards, run, **options)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     return output
+
+
+def _kill_and_finish(shards: Shards, run: Path, kills: int, **options: Any) -> None:
+    """Train `run` to its end, killed `kills` times on the way, anywhere in a step or in a save."""
+    draw = random.Random(json.dumps(options))
+    happened = 0
+    for _ in range(kills):
+        reached = _lines(run)
+        target = min(STEPS - 2, reached + draw.randint(1, 2 * STEPS // kills))
+        process = _start(shards, run, **options)
+        while _lines(run) < target and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        happened += process.wait() == -signal.SIGKILL
+    assert happened >= kills * 3 // 4  # a kill that came too late proves nothing
+    assert "resumed at" in _finish(shards, run, **options)
 
 
 def _state(run: Path) -> dict[str, Any]:
@@ -61,26 +78,13 @@ def _assert_same(a: Any, b: Any, where: str = "state") -> None:
         assert a == b, where
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_killed_and_resumed_is_bit_identical(small_shards: Shards, tmp_path: Path, precision: str) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    _finish(small_shards, whole, precision)
+PRECISIONS = ("float32", "float16", "bfloat16")
 
-    draw = random.Random(precision)
-    kills = 0
-    for _ in range(4):
-        reached = _lines(cut)
-        target = min(STEPS - 2, reached + draw.randint(3, 14))
-        process = _start(small_shards, cut, precision)
-        while _lines(cut) < target and process.poll() is None:
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.02))  # anywhere in a step or in a save
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    assert kills >= 3  # a kill that came too late proves nothing
-    output = _finish(small_shards, cut, precision)
-    assert "resumed at" in output
 
+def _assert_resumes_exactly(shards: Shards, folder: Path, kills: int, **options: Any) -> None:
+    whole, cut = folder / "whole" / "run", folder / "cut" / "run"
+    _finish(shards, whole, **options)
+    _kill_and_finish(shards, cut, kills, **options)
     _assert_same(_state(whole), _state(cut))
     assert (whole / "log.jsonl").read_bytes() == (cut / "log.jsonl").read_bytes()
     records = [json.loads(line) for line in (cut / "log.jsonl").read_text().splitlines()]
@@ -89,10 +93,39 @@ def test_killed_and_resumed_is_bit_identical(small_shards: Shards, tmp_path: Pat
     assert {record["phase"] for record in records} == {"stable", "decay"}
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_killed_and_resumed_is_bit_identical(small_shards: Shards, tmp_path: Path, precision: str) -> None:
+    """Across the phase change and several epochs of the conversations, with two micro-batches to a step."""
+    _assert_resumes_exactly(small_shards, tmp_path, 4, profile={"precision": precision})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_killed_twenty_times_is_bit_identical(
+    small_shards: Shards, tmp_path: Path, precision: str, compiled: bool
+) -> None:
+    profile = {"precision": precision, "compile": compiled, "loss_chunk_tokens": 48}
+    _assert_resumes_exactly(small_shards, tmp_path, 20, profile=profile, train={"document_mask": True})
+
+
+def test_compiled_it_repeats_itself_and_says_that_eager_is_not_the_same(small_shards: Shards, tmp_path: Path) -> None:
+    compiled = {"precision": "float32", "compile": True}
+    _finish(small_shards, tmp_path / "a" / "run", profile=compiled, train={"steps": 8, "decay_steps": 3})
+    cut = tmp_path / "b" / "run"
+    _finish(small_shards, cut, profile=compiled, train={"steps": 5, "decay_steps": 0})
+    _finish(small_shards, tmp_path / "b" / "longer", profile=compiled, train={"steps": 8, "decay_steps": 3})
+    _assert_same(_state(tmp_path / "a" / "run"), _state(tmp_path / "b" / "longer"))
+    said = _finish(
+        small_shards, tmp_path / "b" / "eager", profile={"precision": "float32"}, train={"steps": 6, "decay_steps": 0}
+    )
+    assert "no bit a bit" in said and "compile era True y es False" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_asked_to_stop_it_saves_that_very_step(small_shards: Shards, tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    process = _start(small_shards, run, "float32")
+    process = _start(small_shards, run, profile={"precision": "float32"})
     while _lines(run) < 6 and process.poll() is None:
         time.sleep(0.001)
     process.send_signal(number)
@@ -105,7 +138,7 @@ def test_asked_to_stop_it_saves_that_very_step(small_shards: Shards, tmp_path: P
 def test_asked_to_stop_when_nobody_reads_it_saves_all_the_same(small_shards: Shards, tmp_path: Path) -> None:
     """Ctrl-C under `| tee` ends tee first; what the trainer says then breaks the pipe."""
     run = tmp_path / "run"
-    process = _start(small_shards, run, "float32")
+    process = _start(small_shards, run, profile={"precision": "float32"})
     while _lines(run) < 6 and process.poll() is None:
         time.sleep(0.001)
     assert process.stdout is not None

@@ -16,19 +16,14 @@ from enlace import EnlaceError
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.loader import Batch, corpus_rows, stable_end
 from enlace.data.shards import Shards
-from enlace.model.transformer import Transformer
 from enlace.train.backends import Runtime
+from enlace.train.family import fingerprint
+from enlace.train.generators import generator_states
+from enlace.train.log import records_csv
 from enlace.train.optim import Muon
-from enlace.train.run import (
-    VALIDATION_ROWS,
-    fingerprint,
-    fit_with_progress,
-    make_trainer,
-    records_csv,
-    sample_rows,
-    validator,
-)
-from enlace.train.trainer import MAX_SKIPPED_IN_A_ROW, Trainer, generator_states
+from enlace.train.progress import Meter, bytes_per_token, fit_with_progress
+from enlace.train.run import VALIDATION_ROWS, make_trainer, sample_rows, validator
+from enlace.train.trainer import MAX_SKIPPED_IN_A_ROW, StepLoss, Trainer, _Ahead
 
 
 def cpu_runtime(precision: str = "float32") -> Runtime:
@@ -46,6 +41,47 @@ def _gradients(trainer: Trainer, batch: Batch) -> list[torch.Tensor]:
     trainer.model.zero_grad()
     trainer._forward_backward(batch, int(batch.mask.sum()))
     return [p.grad.clone() for p in trainer.model.parameters() if p.grad is not None]
+
+
+def test_documents_of_a_row_are_told_apart_by_their_separator(trainer: Trainer) -> None:
+    end = 7
+    ids = torch.tensor([[1, 2, end, 3, end, end, 4], [end, 1, 1, 1, 1, 1, 1]])
+    documents = StepLoss(trainer.model, end, None)._documents(ids)
+    assert documents is not None
+    assert documents.tolist() == [[0, 0, 0, 1, 1, 2, 3], [0, 1, 1, 1, 1, 1, 1]]
+    assert StepLoss(trainer.model, None, None)._documents(ids) is None
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+@pytest.mark.parametrize("document_mask", [False, True])
+def test_chunks_of_the_loss_change_no_gradient(trainer: Trainer, chunk: int, document_mask: bool) -> None:
+    batch = trainer.loader.batch(stable_end(trainer.train))
+    if document_mask:
+        trainer.step_loss.separator = int(batch.inputs[0, 5])
+    whole = _gradients(trainer, batch)
+    trainer.step_loss.chunk = chunk
+    for a, b in zip(whole, _gradients(trainer, batch), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_batches_made_ahead_are_those_of_their_step_and_no_state(trainer: Trainer) -> None:
+    with _Ahead(trainer.loader.batch, trainer.train.steps) as batches:
+        for step in (0, 1, 2, 7, 8, trainer.train.steps - 1):
+            ahead, now = batches.take(step), trainer.loader.batch(step)
+            assert torch.equal(ahead.inputs, now.inputs) and torch.equal(ahead.mask, now.mask)
+        assert trainer.loader.state_dict()["next_step"] == 0
+
+
+def test_a_failure_of_the_loader_reaches_the_training(trainer: Trainer) -> None:
+    def broken(step: int) -> Batch:
+        raise EnlaceError("shard ilegible")
+
+    with _Ahead(trainer.loader.batch, 10) as batches:
+        batches.take(0)
+        batches._batch = broken
+        batches.take(1)
+        with pytest.raises(EnlaceError, match="shard ilegible"):
+            batches.take(2)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4])
@@ -67,7 +103,7 @@ def test_parameters_stay_float32_in_every_precision(
         trainer = make_trainer(
             model_config, train_config, mixture, small_shards, cpu_runtime(precision), 8, tmp_path / precision
         )
-        record = trainer.train_step(0)
+        record = trainer.train_step(0, trainer.loader.batch(0))
         assert math.isfinite(record["loss"])
         assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
         assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in trainer.model.parameters())
@@ -79,11 +115,11 @@ def test_float16_overflow_skips_the_step_halves_the_scale_and_is_counted(
     trainer = make_trainer(
         model_config, train_config, mixture, small_shards, cpu_runtime("float16"), 8, tmp_path / "run"
     )
-    trainer.train_step(0)
+    trainer.train_step(0, trainer.loader.batch(0))
     trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": 2.0**40})
     before = [p.clone() for p in trainer.model.parameters()]
     momentum = [s["momentum_buffer"].clone() for s in trainer.optimizers[0].state.values()]
-    record = trainer.train_step(1)
+    record = trainer.train_step(1, trainer.loader.batch(1))
     assert record["skipped"] == 1 and record["grad_norm"] is None
     assert trainer.scaler.get_scale() == 2.0**39
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
@@ -99,7 +135,7 @@ def test_clipping_comes_after_unscaling(
         trainer = make_trainer(
             model_config, train_config, mixture, small_shards, cpu_runtime(precision), 8, tmp_path / precision
         )
-        norms.append(trainer.train_step(0)["grad_norm"])
+        norms.append(trainer.train_step(0, trainer.loader.batch(0))["grad_norm"])
     assert norms[1] == pytest.approx(norms[0], rel=0.05)  # the scale of 65536 would show
 
 
@@ -141,9 +177,9 @@ def test_validation_is_in_eval_mode_right_and_changes_nothing(trainer: Trainer, 
     validate = validator(small_shards, trainer.train, torch.device("cpu"), 8)
     modes: list[bool] = []
 
-    def watched(model: Transformer) -> Mapping[str, float]:
-        modes.append(model.training)
-        return validate(model)
+    def watched(step_loss: StepLoss) -> Mapping[str, float]:
+        modes.append(step_loss.model.training)
+        return validate(step_loss)
 
     before = (generator_states(), [p.clone() for p in trainer.model.parameters()])
     figures = trainer._validated(watched)
@@ -166,8 +202,9 @@ def test_a_figure_that_is_not_finite_is_shown_and_logged_as_such(
 ) -> None:
     with torch.no_grad():
         trainer.model.embed_tokens.weight[:] = math.nan
+    meter = Meter(trainer, bytes_per_token(small_shards), watts=None, peak_flops=None)
     with pytest.raises(EnlaceError, match="pasos seguidos"):
-        fit_with_progress(trainer, validator(small_shards, trainer.train, torch.device("cpu"), 8))
+        fit_with_progress(trainer, validator(small_shards, trainer.train, torch.device("cpu"), 8), meter)
     assert "no finita" in capsys.readouterr().out
     assert "NaN" not in (trainer.run / "log.jsonl").read_text()
 
@@ -208,14 +245,14 @@ def test_a_run_moves_to_another_precision_and_says_that_it_is_not_exact(
         )
 
     first = trainer(saved)
-    first.train_step(0)
+    first.train_step(0, first.loader.batch(0))
     first.loader.next_step = 1
     first.save()
     said: list[str] = []
     second = trainer(resumed)
     assert second.resume(said.append)
     assert ("no bit a bit" in "".join(said)) == (saved != resumed)
-    assert math.isfinite(second.train_step(1)["loss"])
+    assert math.isfinite(second.train_step(1, second.loader.batch(1))["loss"])
 
 
 def test_the_run_is_named_by_model_recipe_mixture_data_and_source(
@@ -236,7 +273,7 @@ def test_the_run_is_named_by_model_recipe_mixture_data_and_source(
         fingerprint(model_config, train_config, other_mixture, small_shards),
         fingerprint(model_config, train_config, mixture, other_data),
     ]
-    monkeypatch.setattr("enlace.train.run.SOURCES", ("train/loss.py",))
+    monkeypatch.setattr("enlace.train.family.SOURCES", ("train/loss.py",))
     names.append(fingerprint(model_config, train_config, mixture, small_shards))
     assert len(set(names)) == len(names)
     assert fingerprint(model_config, train_config, mixture, small_shards) == names[-1]

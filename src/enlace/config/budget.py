@@ -7,11 +7,11 @@ model grows with the square root of the hours. Memory may stop it earlier; then 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from enlace.config.rules import GIB, estimate_memory
-from enlace.config.schema import Config, HardwareConfig, ModelConfig
+from enlace.config.schema import Config, HardwareConfig, ModelConfig, Precision
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al., table 3
 ASSUMED_UTILISATION = 0.35  # of the card's peak; what others reach with kernels like these is 0.3 to 0.5
@@ -61,6 +61,15 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     sums: 12 n_layers d_model seq_len, half of which the mask spares (PaLM, arXiv 2204.02311, appendix B).
     """
     return 6.0 * (model.n_parameters(vocab_size) + model.n_layers * model.d_model * seq_len)
+
+
+def peak_of(profiles: Mapping[str, HardwareConfig], device: str, precision: Precision) -> float | None:
+    """FLOP/s at most of the card that torch calls `device`, by the profile of that card; None where there is none.
+
+    Never another card's: a wrong peak is worse than none.
+    """
+    peaks = [p.peak_tflops for p in profiles.values() if p.gpu == device and p.precision == precision]
+    return peaks[0] * 1e12 if peaks and peaks[0] is not None else None
 
 
 def make_plan(config: Config, hours: float) -> Plan | None:

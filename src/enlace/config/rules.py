@@ -131,9 +131,9 @@ def _memory(config: Config) -> Iterator[str]:
         )
 
 
-def micro_batch_size(hardware: HardwareConfig, train: TrainConfig) -> int:
-    """Sequences per forward pass: the profile's, but never more than one optimizer step holds."""
-    return min(hardware.micro_batch_size, train.batch_tokens // train.seq_len)
+def micro_batch_size(hardware: HardwareConfig, train: TrainConfig, processes: int = 1) -> int:
+    """Sequences per forward pass: the profile's, but never more than a process's part of one optimizer step."""
+    return min(hardware.micro_batch_size, max(1, train.batch_tokens // train.seq_len // processes))
 
 
 def estimate_memory(config: Config, micro_batch: int | None = None) -> int:
@@ -141,8 +141,8 @@ def estimate_memory(config: Config, micro_batch: int | None = None) -> int:
 
     Weights, gradients and moments are float32: 16 bytes per parameter with AdamW, 12 where Muon keeps one moment. A
     layer keeps about 14 d_model + 4 intermediate_size values per token for the backward pass, and the loss three
-    copies of the logits in float32. In 16 bits the residual and the norms stay in float32 and the products read
-    copies: 19 d_model instead, measured with saved_tensors_hooks, and a copy of the weights.
+    copies of the logits, or of a chunk of them, in float32. In 16 bits the residual and the norms stay in float32 and
+    the products read copies: 19 d_model instead, measured with saved_tensors_hooks, and a copy of the weights.
     """
     model, train = config.model, config.train
     tokens = (micro_batch or micro_batch_size(config.hardware, config.train)) * train.seq_len
@@ -150,7 +150,7 @@ def estimate_memory(config: Config, micro_batch: int | None = None) -> int:
     width = 4 if config.hardware.precision in ("float32", "auto") else 2
     kept, copies = (14, 0) if width == 4 else (19, 2)
     activations = tokens * model.n_layers * (kept * model.d_model + 4 * model.intermediate_size) * width
-    logits = 3 * 4 * tokens * config.data.shards.vocab_size
+    logits = 3 * 4 * min(tokens, config.hardware.loss_chunk_tokens or tokens) * config.data.shards.vocab_size
     return (16 + copies) * parameters + activations + logits
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Precision = Literal["float32", "bfloat16", "float16"]
+Parallel = Literal["ddp", "fsdp"]
 SdpaBackend = Literal["flash", "mem_efficient", "math"]
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -49,6 +50,13 @@ class HardwareConfig(Layer):
         description="Of the card, dense, in this precision, from its data sheet; null: not known."
     )
     train_tflops: PositiveFloat | None = Field(description="Measured while training; null: not yet.")
+    loss_chunk_tokens: PositiveInt | None = Field(
+        description="Logits of so many tokens at a time, computed twice, where memory is short; null: of all at once."
+    )
+    compile: bool = Field(description="Compile the layers with torch.compile: faster steps after a slow first one.")
+    parallel: Parallel = Field(
+        description="On several cards: ddp, each with the whole model, or fsdp, each with a part of it."
+    )
     watts: PositiveFloat | None = Field(description="Drawn by the whole computer while it trains; null: not known.")
     threads: PositiveInt | None = Field(description="torch threads, pinned because they decide the last bits (CPU).")
     keep_heap: bool = Field(description="Keep freed memory in the C heap instead of returning it (glibc, CPU).")
@@ -174,8 +182,12 @@ class TrainConfig(Layer):
     weight_decay: Annotated[float, Field(ge=0)] = Field(description="On matrices only, never on norms or embeddings.")
     grad_clip: PositiveFloat = Field(description="Largest norm of the whole gradient.")
     z_loss: Annotated[float, Field(ge=0)] = Field(description="Weight of log(Z)^2 in the loss.")
+    document_mask: bool = Field(description="No token sees another document of its row than its own.")
     checkpoint_every: PositiveInt = Field(description="Steps.")
     keep_checkpoints: Annotated[int, Field(ge=2)] = Field(description="At least 2: the newest may be damaged.")
+    keep_every: PositiveInt | None = Field(
+        description="Checkpoints of steps that this divides are kept as long as the run; null: none."
+    )
     val_every: PositiveInt = Field(description="Steps between validations.")
 
 

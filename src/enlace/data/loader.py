@@ -36,6 +36,10 @@ class Batch:
     targets: Tensor  # [B, T] int64: the token after each input, shifted here and nowhere else
     mask: Tensor  # [B, T] bool: whether the target is trained
 
+    def to(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and mask on `device`."""
+        return self.inputs.to(device), self.targets.to(device), self.mask.to(device)
+
     def micro_batches(self, size: int) -> Iterator[Batch]:
         """Slices of `size` rows."""
         for start in range(0, len(self.inputs), size):
@@ -169,12 +173,16 @@ class Loader:
                     )
         self.next_step = 0
 
-    @property
-    def fingerprint(self) -> str:
-        """Digest of everything that decides a batch."""
-        sources = {name: rows.digest for name, rows in sorted(self.sources.items())}
+    def fingerprint(self, step: int) -> str:
+        """Digest of everything that decides the batches before `step`: until the decay begins, not how it will be."""
         train = self.train
-        what = (sources, sorted(self.rows.items()), train.seed, train.seq_len, stable_end(train))
+        what: list[object] = [
+            {name: rows.digest for name, rows in sorted(self.sources.items())},
+            (train.seed, train.seq_len),
+            sorted(self.rows["stable"].items()),
+        ]
+        if step > stable_end(train):
+            what += [sorted(self.rows["decay"].items()), stable_end(train)]
         return hashlib.sha256(repr(what).encode()).hexdigest()
 
     def batch(self, step: int) -> Batch:
@@ -197,11 +205,11 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the iterator is, and on what data."""
-        return {"next_step": self.next_step, "fingerprint": self.fingerprint}
+        return {"next_step": self.next_step, "fingerprint": self.fingerprint(self.next_step)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved; EnlaceError when it was saved on other data or another recipe."""
-        if state["fingerprint"] != self.fingerprint:
+        if state["fingerprint"] != self.fingerprint(state["next_step"]):
             raise EnlaceError(
                 "El punto de guardado se hizo con otros datos u otra mezcla: no se puede continuar desde él. "
                 "Recupera aquellos o empieza de nuevo."

@@ -73,7 +73,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor | None, cache: KVCache | None) -> Tensor:
         B, T, _ = x.shape
         q = self.q_norm(self.q_proj(x).view(B, T, self.n_heads, self.head_dim)).transpose(1, 2)  # B H T C
         k = self.k_norm(self.k_proj(x).view(B, T, self.n_kv_heads, self.head_dim)).transpose(1, 2)  # B K T C
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         # Repeated by hand: on Turing, enable_gqa has no memory-efficient kernel and uses the quadratic one in silence.
         k = k.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
         v = v.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=T > 1)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None and T > 1)
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -112,8 +112,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, cache)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor | None, cache: KVCache | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, visible, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -143,17 +143,19 @@ class Transformer(nn.Module):
                     parameter.copy_(values)
         return self
 
-    def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+    def forward(self, ids: Tensor, cache: KVCache | None = None, documents: Tensor | None = None) -> Tensor:
         """Hidden states [B, T, D] for ids [B, T].
 
-        With a cache, ids are the whole beginning when it is empty, and the one next token afterwards.
+        With a cache, ids are the whole beginning when it is empty, and the one next token afterwards. With
+        `documents` [B, T], the number of the document of each token, no token sees another document than its own.
         """
         assert cache is None or cache.length == 0 or ids.shape[1] == 1
         start = cache.length if cache else 0
         cos, sin = rotation_table(start, ids.shape[1], self.config, ids.device)
+        visible = None if documents is None else visible_tokens(documents)
         x = self.embed_tokens(ids)
         for block in self.layers:
-            x = block(x, cos, sin, cache)
+            x = block(x, cos, sin, visible, cache)
         if cache:
             cache.length += ids.shape[1]
         return self.norm(x)
@@ -161,6 +163,15 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores [..., V] of hidden states [..., D], by the tied embedding."""
         return F.linear(hidden, self.embed_tokens.weight)
+
+
+def visible_tokens(documents: Tensor) -> Tensor:
+    """Whether query t sees key s, [B, 1, T, T] bool, for documents [B, T]: not later, and of the same document.
+
+    Positions need not begin anew: rotary attention depends on how far apart two tokens are, not on where they stand.
+    """
+    same = documents.unsqueeze(2) == documents.unsqueeze(1)
+    return same.tril().unsqueeze(1)
 
 
 def rotation_table(start: int, length: int, config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:

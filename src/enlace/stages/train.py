@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
+from enlace.config.budget import peak_of
 from enlace.config.dotenv import load_dotenv
 from enlace.config.load import hardware_profiles, load_config
 from enlace.config.paths import project_root, runs_dir
@@ -14,9 +16,14 @@ from enlace.data.shards import open_shards
 from enlace.durable import locked, write_atomic
 from enlace.export.weights import save_weights
 from enlace.train.backends import memory_errors, prepare, this_machine
+from enlace.train.distributed import World, check_world
+from enlace.train.family import about, family, fingerprint, join_family
 from enlace.train.finished import forget_others, mark_exported
-from enlace.train.run import fingerprint, fit_with_progress, make_trainer, records_csv, validator
-from enlace.train.trainer import Interrupted
+from enlace.train.launch import launched
+from enlace.train.log import records_csv
+from enlace.train.progress import Meter, bytes_per_token, fit_with_progress
+from enlace.train.run import make_trainer, validator
+from enlace.train.stopping import Interrupted
 
 SHARDS = Path("data/shards")
 MODEL = Path("models/enlace")
@@ -26,26 +33,58 @@ LOG = Path("reports/train.csv")
 def main() -> None:
     """Train, or go on where the run was cut, then export; the run before this one is forgotten."""
     load_dotenv()
+    with launched("enlace.stages.train", load_config().hardware.device) as world:
+        _train(world)
+
+
+def _train(world: World) -> None:
     config = load_config()
     hardware, name = config.hardware, config.layers.hardware
-    runtime = prepare(name, hardware, hardware_profiles(project_root()), this_machine(), config.model.head_dim)
+    profiles = hardware_profiles(project_root())
+    runtime = prepare(name, hardware, profiles, this_machine(), config.model.head_dim)
+    micro = micro_batch_size(hardware, config.train, world.size)
+    check_world(world, config.train.batch_tokens // config.train.seq_len, micro, runtime.parallel, runtime.precision)
     shards = open_shards(SHARDS)
-    run_name = fingerprint(config.model, config.train, config.data.mixture, shards)
+    what = (config.model, config.train, config.data.mixture, shards)
+    run_name = fingerprint(*what)
     run = runs_dir() / run_name
-    forget_others(runs_dir(), run)
-    with locked(run / ".lock", f"Otro proceso ya está entrenando {run}"):
-        micro = micro_batch_size(hardware, config.train)
-        trainer = make_trainer(config.model, config.train, config.data.mixture, shards, runtime, micro, run)
-        if trainer.resume(warn=lambda text: errors.print(text, markup=False, style="yellow")):
-            say(f"Continúo en el paso {trainer.step} de {trainer.train.steps} ({run}).")
+    told = about(model=config.model, train=config.train, mixture=config.data.mixture, hardware=hardware)
+
+    def tell(text: str) -> None:
+        if world.first:
+            say(text)
+
+    def warn(text: str) -> None:
+        if world.first:
+            errors.print(text, markup=False, style="yellow")
+
+    with locked(run / ".lock", f"Otro proceso ya está entrenando {run}") if world.first else nullcontext():
+        if world.first:
+            if joined := join_family(runs_dir(), run, family(*what), config.train, told):
+                say(f"Aprovecho {joined[0]} hasta el paso {joined[1]}: hasta ahí es la misma ejecución.")
+            forget_others(runs_dir(), run)
+        world.wait()
+        trainer = make_trainer(*what, runtime, micro, run, world)
+        if trainer.resume(warn):
+            tell(f"Continúo en el paso {trainer.step} de {trainer.train.steps} ({run}).")
         million = config.model.n_parameters(shards.manifest.vocab_size) / 1e6
-        say(f"{million:.1f} millones de parámetros, {runtime.precision} en {runtime.device}, perfil {name}.")
+        cards = f"{world.size} × " if world.size > 1 else ""
+        tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")
+        meter = Meter(
+            trainer,
+            bytes_per_token(shards),
+            hardware.watts,
+            peak_of(profiles, runtime.machine_name, runtime.precision),
+        )
         try:
             with memory_errors(name):
-                fit_with_progress(trainer, validator(shards, config.train, runtime.device, micro))
+                fit_with_progress(trainer, validator(shards, config.train, runtime.device, micro), meter)
         except Interrupted as stop:
-            say(f"Guardado en el paso {trainer.step}. Para continuar, repite el mismo comando.")
+            tell(f"Guardado en el paso {trainer.step}. Para continuar, repite el mismo comando.")
             sys.exit(128 + stop.signal_number)
+        model = trainer.whole_model()
+        if not world.first:
+            return
         record = {
             "run": run_name,
             "hardware": name,
@@ -54,10 +93,9 @@ def main() -> None:
             "train": config.train.model_dump(),
             "mixture": config.data.mixture.model_dump(),
         }
-        tokenizer = shards.tokenizer_path.read_bytes()
-        save_weights(MODEL, trainer.model, tokenizer, config.train.seq_len, record)
+        save_weights(MODEL, model, shards.tokenizer_path.read_bytes(), config.train.seq_len, record)
         write_atomic(LOG, records_csv(trainer.log.records()))
-        mark_exported(run)
+        mark_exported(run, trainer.keep)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from enlace import EnlaceError
-from enlace.config.schema import HardwareConfig, Precision
+from enlace.config.schema import HardwareConfig, Parallel, Precision
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _KERNELS = {
@@ -53,6 +53,9 @@ class Runtime:
     precision: Precision
     kernels: tuple[SDPBackend, ...]
     machine_name: str  # results are exact to the bit on one kind of machine only
+    compile: bool = False
+    loss_chunk_tokens: int | None = None
+    parallel: Parallel = "ddp"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,6 +105,8 @@ def prepare(
         torch.use_deterministic_algorithms(True)
     runtime = runtime_of(profile, machine)
     _try_out(name, runtime, width)
+    if runtime.compile:
+        _try_to_compile(name, runtime)
     return runtime
 
 
@@ -127,7 +132,13 @@ def runtime_of(profile: HardwareConfig, machine: Machine) -> Runtime:
     if precision == "auto":
         precision = "bfloat16" if machine.native_bfloat16 else "float32"
     return Runtime(
-        torch.device(profile.device), precision, tuple(_KERNELS[k] for k in profile.sdpa_backends), machine.name
+        torch.device(profile.device),
+        precision,
+        tuple(_KERNELS[k] for k in profile.sdpa_backends),
+        machine.name,
+        profile.compile,
+        profile.loss_chunk_tokens,
+        profile.parallel,
     )
 
 
@@ -186,4 +197,17 @@ def _try_out(name: str, runtime: Runtime, width: int) -> None:
         raise HardwareError(
             f"El perfil «{name}» pide atención con {kernels} en {runtime.precision} y esta máquina no la tiene "
             f"({str(error).splitlines()[0]}). Cambia sdpa_backends o precision en configs/hardware/{name}.yaml."
+        ) from error
+
+
+def _try_to_compile(name: str, runtime: Runtime) -> None:
+    """Compile one small layer, so that a missing compiler is found now and not after the data is read."""
+    layer = torch.nn.Linear(8, 8).to(runtime.device)
+    layer.compile(dynamic=False)
+    try:
+        layer(torch.ones(1, 8, device=runtime.device)).sum().backward()
+    except Exception as error:  # torch's compiler has many kinds, and those of the tools that it calls
+        raise HardwareError(
+            f"El perfil «{name}» pide compilar y aquí no se puede ({str(error).splitlines()[0]}). Instala g++ y, con "
+            f"GPU, triton; o pon compile: false en configs/hardware/{name}.yaml: va más lento, nada más."
         ) from error

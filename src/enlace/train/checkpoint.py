@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,29 @@ from enlace.durable import fsync_dir, reason, write_atomic
 _CHUNK = 1 << 20
 
 
-def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
-    """Write the checkpoint of `step` and remove all but the newest `keep`.
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints of a run stay."""
+
+    newest: int  # so many of the last ones
+    every: int | None  # those whose step this divides
+    stable_end: int  # and the last one up to this step: a longer run, or another decay, goes on from there
+
+    def kept(self, steps: Collection[int]) -> set[int]:
+        """Those of `steps` that stay."""
+        ordered = sorted(steps)
+        by_division = [step for step in ordered if self.every and step % self.every == 0]
+        stable = [step for step in ordered if step <= self.stable_end]
+        return {*ordered[-self.newest :], *by_division, *stable[-1:]}
+
+
+def save(run: Path, step: int, state: dict[str, Any], keep: Retention) -> Path:
+    """Write the checkpoint of `step` and remove those that `keep` lets go.
 
     Raises:
         EnlaceError: it could not be written (disk full…); the older checkpoints are still there.
     """
-    final = run / f"step-{step:08d}"
+    final = folder_of(run, step)
     temporary = run / f"{final.name}.tmp"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -46,7 +63,8 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
             shutil.rmtree(final)
         temporary.rename(final)
         fsync_dir(run)
-        _sweep(run, step, keep)
+        # Those of later steps were damaged, or the run would not be here.
+        tidy(run, keep, last_step=step)
     except (OSError, RuntimeError, EnlaceError) as error:  # torch.save turns a full disk into RuntimeError
         shutil.rmtree(temporary, ignore_errors=True)
         raise EnlaceError(
@@ -78,10 +96,27 @@ def load_newest(run: Path, device: torch.device, warn: Callable[[str], None]) ->
     return None
 
 
-def keep_newest(run: Path, count: int) -> None:
-    """Remove all checkpoints of `run` but the newest `count`, and what a kill left half written."""
-    for folder in [*_folders(run)[count:], *run.glob("step-*.tmp")]:
+def tidy(run: Path, keep: Retention, last_step: int | None = None) -> None:
+    """Remove what `keep` lets go, what comes after `last_step`, and what a kill left half written."""
+    folders = {step_of(folder): folder for folder in _folders(run)}
+    kept = keep.kept([step for step in folders if last_step is None or step <= last_step])
+    for folder in [*(folders[step] for step in folders if step not in kept), *run.glob("step-*.tmp")]:
         shutil.rmtree(folder)
+
+
+def steps_of(run: Path) -> list[int]:
+    """Steps of the finished checkpoints of `run`, newest first; whether they are whole is not looked at."""
+    return [step_of(folder) for folder in _folders(run)]
+
+
+def folder_of(run: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is."""
+    return run / f"step-{step:08d}"
+
+
+def step_of(folder: Path) -> int:
+    """Steps done when the checkpoint in `folder` was saved."""
+    return int(folder.name.removeprefix("step-"))
 
 
 def damage(folder: Path) -> str | None:
@@ -106,15 +141,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, RuntimeError):  # torch's, in English and without the number of the error
         return "falló la escritura; ¿disco lleno?"
     return reason(error) if isinstance(error, OSError) else str(error)
-
-
-def _sweep(run: Path, step: int, keep: int) -> None:
-    """Leave the newest `keep` up to `step`. Those of later steps were damaged, or the run would not be here."""
-    folders = _folders(run)
-    later = [folder for folder in folders if folder.name > f"step-{step:08d}"]
-    kept = [folder for folder in folders if folder not in later][:keep]
-    for folder in [*(f for f in folders if f not in kept), *run.glob("step-*.tmp")]:
-        shutil.rmtree(folder)
 
 
 def _folders(run: Path) -> list[Path]:

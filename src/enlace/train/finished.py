@@ -1,25 +1,33 @@
-"""What becomes of a run that was exported: its newest checkpoint is kept until another run begins.
+"""What becomes of a run that was exported: its last checkpoints are kept until another run begins.
 
 When the training stage ends, DVC has yet to store the model. Should that fail (a kill, or a full disk, after which DVC
 goes on with `eval` all the same), it deletes the model and repeats the stage, which must then export it again and not
-train for days.
+train for days. And a longer run, or one with another decay, goes on from its last checkpoint of the stable phase: see
+`family`.
 """
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from enlace.durable import fsync_dir, write_atomic
 from enlace.train import checkpoint
+from enlace.train.checkpoint import Retention
 
 _MARK = "exportado"
 
 
-def mark_exported(run: Path) -> None:
-    """Note that the model of `run` was exported, and leave only its newest checkpoint."""
+def mark_exported(run: Path, keep: Retention) -> None:
+    """Note that the model of `run` was exported, and leave only one newest checkpoint beside what else `keep` keeps."""
     write_atomic(run / _MARK, b"")
-    checkpoint.keep_newest(run, 1)
+    checkpoint.tidy(run, replace(keep, newest=1))
+
+
+def is_exported(run: Path) -> bool:
+    """Whether the model of `run` was exported."""
+    return (run / _MARK).exists()
 
 
 def forget_others(runs: Path, run: Path) -> None:

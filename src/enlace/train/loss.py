@@ -6,10 +6,12 @@ weighs a token by how many neighbours happened to be trained (huggingface/transf
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 class LossSums(NamedTuple):
@@ -27,11 +29,35 @@ def loss_sums(logits: Tensor, targets: Tensor, mask: Tensor) -> LossSums:
     """Sums over the trained tokens.
 
     Args:
-        logits: [B, T, V]; taken to float32 here, whatever the matrix products used.
-        targets: [B, T] int64, the next token of each position (shifted by the loader, and only there).
-        mask: [B, T] bool or float, 1 where the target is trained.
+        logits: [..., V]; taken to float32 here, whatever the matrix products used.
+        targets: [...] int64, the next token of each position (shifted by the loader, and only there).
+        mask: [...] bool or float, 1 where the target is trained.
     """
     return LossSums(*_LossSums.apply(logits.float(), targets.unsqueeze(-1), mask.to(torch.float32)))  # type: ignore[no-untyped-call]
+
+
+def loss_sums_in_chunks(
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, mask: Tensor, chunk: int
+) -> LossSums:
+    """As `loss_sums` of `logits_of(hidden)`, with the logits of `chunk` tokens in memory at a time.
+
+    They are computed again in the backward pass. 8 x 1024 tokens of a vocabulary of 32,768 would be 1 GiB of logits,
+    and their gradient as much again.
+
+    Args:
+        logits_of: [N, D] -> [N, V].
+        hidden: [B, T, D].
+    """
+
+    def sums(hidden: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        return loss_sums(logits_of(hidden), targets, mask)
+
+    cross_entropy = z_squared = torch.zeros((), device=hidden.device)
+    parts = (hidden.flatten(0, 1).split(chunk), targets.flatten().split(chunk), mask.flatten().split(chunk))
+    for part in zip(*parts, strict=True):
+        part_sums = checkpoint(sums, *part, use_reentrant=False, preserve_rng_state=False)
+        cross_entropy, z_squared = cross_entropy + part_sums[0], z_squared + part_sums[1]
+    return LossSums(cross_entropy, z_squared)
 
 
 class _LossSums(torch.autograd.Function):

@@ -16,6 +16,7 @@ from torch.optim import AdamW, Optimizer
 
 from enlace.config.schema import TrainConfig
 from enlace.model.transformer import Transformer
+from enlace.train.distributed import like, whole
 
 # Quintic Newton-Schulz iteration, https://kellerjordan.github.io/posts/muon/
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -45,12 +46,13 @@ class Muon(Optimizer):
                 if p.grad is not None:
                     by_shape[p.shape].append(p)
             for (rows, columns), params in by_shape.items():
-                directions = torch.stack([self._nesterov(p, group["momentum"]) for p in params])
+                # Whole matrices, also where each rank holds a part: orthogonalising the parts is not the same.
+                directions = torch.stack([whole(self._nesterov(p, group["momentum"])) for p in params])
                 updates = orthogonalise(directions)
                 # A tall matrix gets longer steps, so that its outputs move as much as a square one's.
                 lr = group["lr"] * math.sqrt(max(1, rows / columns))
                 for p, update in zip(params, updates, strict=True):
-                    p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-lr)
+                    p.mul_(1 - group["lr"] * group["weight_decay"]).add_(like(update, p), alpha=-lr)
 
     def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
         state = self.state[p]

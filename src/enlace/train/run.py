@@ -1,45 +1,22 @@
-"""A run on disk: found by what decides its result, resumed if it was cut, exported when it ends.
-
-The folder of a run is `.runs/<fingerprint>`. The fingerprint covers the model, the recipe, the bytes of the data and
-the training source, so that a checkpoint is never continued under another recipe; not the hardware, so that an
-unfinished run can move to a better GPU.
-"""
+"""A run from the configuration: its trainer, and what is measured on held-out text while it trains."""
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-import enlace
-from enlace import console
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.loader import Batch, Loader, Rows, chat_rows, corpus_rows
 from enlace.data.shards import Shards
 from enlace.model.transformer import Transformer
 from enlace.train.backends import Runtime
-from enlace.train.loss import loss_sums
-from enlace.train.trainer import Record, Trainer, seed_generators
+from enlace.train.distributed import World
+from enlace.train.generators import seed_generators
+from enlace.train.trainer import StepLoss, Trainer
 
-# What decides the weights, relative to the package; tests hold it equal to the deps of `train` in dvc.yaml.
-SOURCES = ("data/loader.py", "data/shards.py", "model/transformer.py", "train/*.py")
 VALIDATION_ROWS = 32
-
-
-def fingerprint(model: ModelConfig, train: TrainConfig, mixture: PhaseMixture, shards: Shards) -> str:
-    """Name of the run, 16 hex digits."""
-    digest = hashlib.sha256()
-    for part in (model, train, mixture, shards.manifest):
-        digest.update(part.model_dump_json().encode() + b"\0")
-    package = Path(enlace.__file__).parent
-    for path in sorted(path for pattern in SOURCES for path in package.glob(pattern)):
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
 
 
 def make_trainer(
@@ -50,6 +27,7 @@ def make_trainer(
     runtime: Runtime,
     micro_batch_size: int,
     run: Path,
+    world: World = World(),  # noqa: B008  frozen
 ) -> Trainer:
     """A trainer at step 0 on the training shards, the process's random generators seeded."""
     seed_generators(train.seed)
@@ -57,12 +35,13 @@ def make_trainer(
     if (chat := chat_rows(shards, "train", train.seq_len)) is not None:
         sources["chat"] = chat
     weights = Transformer(model, shards.manifest.vocab_size).initialise(torch.Generator().manual_seed(train.seed))
-    return Trainer(weights, train, Loader(sources, train, mixture), runtime, micro_batch_size, run)
+    loader = Loader(sources, train, mixture)
+    return Trainer(weights, train, loader, runtime, micro_batch_size, run, shards.manifest.end_of_text_id, world)
 
 
 def validator(
     shards: Shards, train: TrainConfig, device: torch.device, micro_batch_size: int
-) -> Callable[[Transformer], Mapping[str, float]]:
+) -> Callable[[StepLoss], Mapping[str, float]]:
     """Measures the loss in nats per trained token on a fixed sample of the held-out rows of each kind."""
     kinds: dict[str, Rows | None] = {
         "val_loss": corpus_rows(shards, "val", train.seq_len),
@@ -70,13 +49,11 @@ def validator(
     }
     samples = {name: sample_rows(rows, VALIDATION_ROWS) for name, rows in kinds.items() if rows is not None}
 
-    def validate(model: Transformer) -> dict[str, float]:
+    def validate(step_loss: StepLoss) -> dict[str, float]:
         losses = {}
         for name, sample in samples.items():
-            total = 0.0
-            for part in sample.micro_batches(micro_batch_size):
-                logits = model.logits(model(part.inputs.to(device)))
-                total += float(loss_sums(logits, part.targets.to(device), part.mask.to(device)).cross_entropy)
+            micro_batches = sample.micro_batches(micro_batch_size)
+            total = sum(float(step_loss(*part.to(device)).cross_entropy) for part in micro_batches)
             losses[name] = total / int(sample.mask.sum())
         return losses
 
@@ -89,44 +66,3 @@ def sample_rows(rows: Rows, count: int) -> Batch:
     ids, masks = zip(*(rows.row(i * len(rows) // count, 0) for i in range(count)), strict=True)
     tokens, mask = (torch.stack([torch.from_numpy(row) for row in part]) for part in (ids, masks))
     return Batch(tokens[:, :-1], tokens[:, 1:], mask[:, 1:])
-
-
-def fit_with_progress(trainer: Trainer, validate: Callable[[Transformer], Mapping[str, float]]) -> None:
-    """`Trainer.fit`, shown: a bar on a terminal, one line at each validation anywhere."""
-    train = trainer.train
-    with console.progress("{task.fields[loss]}", "{task.fields[speed]}") as bar:
-        task = bar.add_task("Entrenando", total=train.steps, completed=trainer.step, loss="", speed="")
-
-        def show(record: Record) -> None:
-            speed = bar.tasks[task].speed
-            bar.update(
-                task,
-                advance=1,
-                loss="paso saltado" if record["skipped"] else f"pérdida {_figure(record, 'loss')}",
-                speed=f"{speed * train.batch_tokens:,.0f} tokens/s" if speed else "",
-            )
-            if "val_loss" in record:
-                told = {
-                    "pérdida": "loss",
-                    "en texto reservado": "val_loss",
-                    "en respuestas reservadas": "val_chat_loss",
-                }
-                figures = ", ".join(f"{text} {_figure(record, key)}" for text, key in told.items() if key in record)
-                with suppress(OSError, SystemExit):  # nobody reads any more (`| tee` ended): the training goes on
-                    console.say(f"paso {record['step'] + 1}/{train.steps}: {figures}")
-
-        trainer.fit(validate, show)
-
-
-def _figure(record: Record, key: str) -> str:
-    return "no finita" if record[key] is None else f"{record[key]:.3f}"
-
-
-def records_csv(records: list[Record]) -> bytes:
-    """The log as CSV for `dvc plots`; a column that a record lacks stays empty."""
-    columns = list(dict.fromkeys(key for record in records for key in record))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue().encode()

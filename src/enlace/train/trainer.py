@@ -6,62 +6,85 @@ whole step, clip, update. Killed at any instant and resumed, a run ends with the
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import random
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from enlace import EnlaceError
 from enlace.config.schema import TrainConfig
-from enlace.console import errors
-from enlace.data.loader import Batch, Loader, phase
-from enlace.durable import reason, write_atomic
+from enlace.data.loader import Batch, Loader, phase, stable_end
 from enlace.model.transformer import Transformer
 from enlace.train import checkpoint
 from enlace.train.backends import Runtime
-from enlace.train.loss import loss_sums
+from enlace.train.checkpoint import Retention
+from enlace.train.distributed import World, gradients_of, like, spread, whole
+from enlace.train.generators import generator_states, restore_generators
+from enlace.train.log import Record, RunLog
+from enlace.train.loss import LossSums, loss_sums, loss_sums_in_chunks
 from enlace.train.optim import build_optimizers
 from enlace.train.schedule import lr_scale
+from enlace.train.stopping import Interrupted, stop_requests
 
 MAX_SKIPPED_IN_A_ROW = 20
-Record = dict[str, Any]
+Validate = Callable[["StepLoss"], Mapping[str, float]]
 
 
-class Interrupted(Exception):
-    """A signal asked to stop; the state was saved first. `signal_number` says which."""
+class StepLoss(nn.Module):
+    """Token ids in, sums of the loss out: all that happens under the profile's types, and what ranks share."""
 
-    def __init__(self, signal_number: int) -> None:
-        self.signal_number = signal_number
+    def __init__(self, model: Transformer, separator: int | None, chunk: int | None) -> None:
+        """`separator` ends a document, where those of a row may not see each other; `chunk`: see `HardwareConfig`."""
+        super().__init__()
+        self.model, self.separator, self.chunk = model, separator, chunk
+
+    def forward(self, inputs: Tensor, targets: Tensor, mask: Tensor) -> LossSums:
+        """Sums over the trained tokens of inputs, targets and mask [B, T]."""
+        hidden = self.model(inputs, documents=self._documents(inputs))
+        if self.chunk is None:
+            return loss_sums(self.model.logits(hidden), targets, mask)
+        return loss_sums_in_chunks(self.model.logits, hidden, targets, mask, self.chunk)
+
+    def _documents(self, inputs: Tensor) -> Tensor | None:
+        """Number of the document of each token; a separator belongs to the one that it ends."""
+        if self.separator is None:
+            return None
+        ends = (inputs == self.separator).long()
+        return ends.cumsum(dim=1) - ends
 
 
 class Trainer:
     """A model being trained: everything that a checkpoint holds, and the step that changes it."""
 
     def __init__(
-        self, model: Transformer, train: TrainConfig, loader: Loader, runtime: Runtime, micro_batch_size: int, run: Path
+        self,
+        model: Transformer,
+        train: TrainConfig,
+        loader: Loader,
+        runtime: Runtime,
+        micro_batch_size: int,
+        run: Path,
+        separator: int | None,
+        world: World = World(),  # noqa: B008  frozen
     ) -> None:
         self.model = model.to(runtime.device).train()
-        self.train, self.loader, self.runtime, self.micro_batch_size, self.run = (
-            train,
-            loader,
-            runtime,
-            micro_batch_size,
-            run,
-        )
+        self.train, self.loader, self.runtime, self.run, self.world = train, loader, runtime, run, world
+        self.micro_batch_size = micro_batch_size
+        if runtime.compile:
+            for layer in self.model.layers:
+                layer.compile(dynamic=False)  # layer by layer: the whole model compiled does not repeat itself
+        self.step_loss = StepLoss(self.model, separator if train.document_mask else None, runtime.loss_chunk_tokens)
+        self.spread_loss = spread(self.step_loss, self.model.layers, world, runtime.parallel, runtime.device)
         self.optimizers = build_optimizers(self.model, train)
         self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == "float16")
         self.skipped_in_a_row = 0
         self.log = RunLog(run / "log.jsonl")
+        self.keep = Retention(train.keep_checkpoints, train.keep_every, stable_end(train))
 
     @property
     def step(self) -> int:
@@ -70,37 +93,38 @@ class Trainer:
 
     def fit(
         self,
-        validate: Callable[[Transformer], Mapping[str, float]] | None = None,
+        validate: Validate | None = None,
         on_step: Callable[[Record], None] = lambda record: None,
     ) -> None:
-        """Train from where the state is to `train.steps`, saving every `checkpoint_every` and at the end.
+        """Train from where the state is to `train.steps`, saving every `checkpoint_every` and at the end of each phase.
 
         Args:
             validate: measured every `val_every` steps and at the end; its figures join the step's record.
             on_step: told each record as it is logged.
 
         Raises:
-            Interrupted: SIGTERM or Ctrl-C; the state was saved.
+            Interrupted: SIGTERM or Ctrl-C, on any rank; the state was saved.
             EnlaceError: too many steps in a row were not finite, or a checkpoint could not be written.
         """
         train = self.train
-        with stop_requests() as stop:
+        with stop_requests() as stop, _Ahead(self.loader.batch, train.steps) as batches:
             while self.step < train.steps:
-                record = self.train_step(self.loader.next_step)
+                record = self.train_step(self.step, batches.take(self.step))
                 self.loader.next_step += 1
                 if validate and (self.step % train.val_every == 0 or self.step == train.steps):
                     record |= self._validated(validate)
-                self.log.append(record)
+                if self.world.first:
+                    self.log.append(record)
                 on_step(record)
-                number = stop()  # asked once: a signal between save and raise would claim a save that was not made
-                if self.step % train.checkpoint_every == 0 or self.step == train.steps or number:
+                # Asked once: a signal between save and raise would claim a save that was not made.
+                number = self.world.largest(stop(), self.runtime.device)
+                if self.step % train.checkpoint_every == 0 or self.step in (stable_end(train), train.steps) or number:
                     self.save()
                 if number:
                     raise Interrupted(number)
 
-    def train_step(self, step: int) -> Record:
-        """One optimizer step; gives its record (plain numbers, the same bits on every run)."""
-        batch = self.loader.batch(step)
+    def train_step(self, step: int, batch: Batch) -> Record:
+        """One optimizer step on the global `batch`; gives its record (plain numbers, the same bits on every run)."""
         n_trained = int(batch.mask.sum())
         scale = float(self.scaler.get_scale())
         lr = lr_scale(step, self.train)
@@ -111,7 +135,8 @@ class Trainer:
         cross_entropy = self._forward_backward(batch, n_trained)
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        grad_norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.train.grad_clip))
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.train.grad_clip)
+        grad_norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         loss = float(cross_entropy) / n_trained
         skipped = not (math.isfinite(grad_norm) and math.isfinite(loss))
         if not skipped:
@@ -131,18 +156,20 @@ class Trainer:
         }
 
     def _forward_backward(self, batch: Batch, n_trained: int) -> Tensor:
-        """Gradients of the mean loss over `n_trained` tokens, summed over micro-batches; gives the summed loss."""
+        """Gradients of the mean loss over `n_trained` tokens, summed over micro-batches and ranks; gives the summed
+        loss.
+        """
         total = torch.zeros((), device=self.runtime.device)
-        for micro in batch.micro_batches(self.micro_batch_size):
-            inputs, targets, mask = (
-                tensor.to(self.runtime.device) for tensor in (micro.inputs, micro.targets, micro.mask)
-            )
-            with self.runtime.compute():
-                sums = loss_sums(self.model.logits(self.model(inputs)), targets, mask)
-                loss = sums.total(self.train.z_loss) / n_trained
-            self.scaler.scale(loss).backward()
+        micro_batches = list(self.world.share(batch).micro_batches(self.micro_batch_size))
+        for i, micro in enumerate(micro_batches):
+            with gradients_of(self.spread_loss, last=i == len(micro_batches) - 1):
+                with self.runtime.compute():
+                    sums = LossSums(*self.spread_loss(*micro.to(self.runtime.device)))
+                    # Ranks take the mean of their gradients, and each has divided by the tokens of all.
+                    loss = sums.total(self.train.z_loss) / n_trained * self.world.size
+                self.scaler.scale(loss).backward()
             total += sums.cross_entropy.detach()
-        return total
+        return self.world.total(total)
 
     def _count_skipped(self, skipped: bool, step: int, loss: float, grad_norm: float) -> None:
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
@@ -153,23 +180,28 @@ class Trainer:
                 f"los puntos de guardado de esta ejecución siguen en {self.run}."
             )
 
-    def _validated(self, validate: Callable[[Transformer], Mapping[str, float]]) -> Record:
-        self.model.eval()
+    def _validated(self, validate: Validate) -> Record:
+        self.step_loss.eval()
         with torch.no_grad(), self.runtime.compute():
-            figures = validate(self.model)
-        self.model.train()
+            figures = validate(self.step_loss)
+        self.step_loss.train()
         return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
     def save(self) -> None:
         """Write a checkpoint; the log up to here is durable before it."""
-        self.log.sync()
-        checkpoint.save(self.run, self.step, self.state_dict(), self.train.keep_checkpoints)
+        state = self.state_dict()
+        if self.world.first:
+            self.log.sync()
+            checkpoint.save(self.run, self.step, state, self.keep)
+        self.world.wait()
 
     def resume(self, warn: Callable[[str], None]) -> bool:
         """Continue from the newest whole checkpoint of the run; False when there is none and the run begins."""
         state = checkpoint.load_newest(self.run, self.runtime.device, warn)
+        self.world.wait()  # nobody cuts the log or writes a checkpoint while another rank reads
         if state is None:
-            self.log.cut(0)
+            if self.world.first:
+                self.log.cut(0)
             return False
         now = environment(self)
         differences = [
@@ -178,14 +210,24 @@ class Trainer:
         if differences:
             warn(f"Continúo, pero no bit a bit: {'; '.join(differences)}.")
         self.load_state_dict(state)
-        self.log.cut(self.step)
+        if self.world.first:
+            self.log.cut(self.step)
         return True
 
+    def whole_model(self) -> Transformer:
+        """The model with whole weights, on every rank; for FSDP a copy, since there each rank holds a part."""
+        state = whole(dict(self.model.state_dict()))
+        if all(state[name] is p for name, p in self.model.state_dict().items()):
+            return self.model
+        model = Transformer(self.model.config, self.model.embed_tokens.num_embeddings)
+        model.load_state_dict(state)
+        return model
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the next step: tensors and plain values."""
+        """Everything that decides the next step: tensors and plain values, whole on every rank."""
         return {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "model": whole(dict(self.model.state_dict())),
+            "optimizers": [whole(optimizer.state_dict()) for optimizer in self.optimizers],
             "scaler": self.scaler.state_dict(),
             "loader": self.loader.state_dict(),
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -196,54 +238,16 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` gave; anything missing is an error, never a silent default."""
         self.loader.load_state_dict(state["loader"])
-        self.model.load_state_dict(state["model"])
+        weights = {name: like(state["model"][name], p) for name, p in self.model.named_parameters()}
+        self.model.load_state_dict({**state["model"], **weights})
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
+            for p, moments in optimizer.state.items():
+                moments.update({name: like(value, p) for name, value in moments.items()})
         if state["scaler"]:  # empty where the run was saved in a precision that needs no scaler
             self.scaler.load_state_dict(state["scaler"])
         self.skipped_in_a_row = state["skipped_in_a_row"]
         restore_generators(state["generators"])
-
-
-class RunLog:
-    """The records of a run, one JSON object a line; cut back to the checkpoint when a run resumes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, record: Record) -> None:
-        """Add one record; not yet durable."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise EnlaceError(
-                f"{self.path}: no se puede escribir ({reason(error)}). Arréglalo y repite el comando para continuar."
-            ) from error
-
-    def cut(self, step: int) -> None:
-        """Keep the records of steps before `step`; a torn last line goes too."""
-        if self.path.exists():
-            kept = [line for line in self.path.read_bytes().split(b"\n") if line and _step_of(line) < step]
-            write_atomic(self.path, b"".join(line + b"\n" for line in kept))
-
-    def sync(self) -> None:
-        """Make what was appended durable."""
-        if self.path.exists():
-            with self.path.open("ab") as file:
-                os.fsync(file.fileno())
-
-    def records(self) -> list[Record]:
-        """All records, by step."""
-        return [json.loads(line) for line in self.path.read_bytes().split(b"\n") if line]
-
-
-def _step_of(line: bytes) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return math.inf  # torn by a power cut: its step will be done again
 
 
 def environment(trainer: Trainer) -> dict[str, str]:
@@ -255,59 +259,28 @@ def environment(trainer: Trainer) -> dict[str, str]:
         "precisión": runtime.precision,
         "hilos": str(torch.get_num_threads()),
         "micro_batch_size": str(trainer.micro_batch_size),
+        "loss_chunk_tokens": str(runtime.loss_chunk_tokens),
+        "compile": str(runtime.compile),
+        "procesos": str(trainer.world.size),
     }
 
 
-def seed_generators(seed: int) -> None:
-    """Start every random generator of the process from `seed`, so that two runs hold the same states."""
-    torch.manual_seed(seed)  # the card's too
-    random.seed(seed)
-    np.random.seed(seed)
+class _Ahead:
+    """The batch of the next step, made while this one is trained. None of its work is state: it can be thrown away."""
 
+    def __init__(self, batch: Callable[[int], Batch], steps: int) -> None:
+        self._batch, self._steps = batch, steps
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._next: tuple[int, Future[Batch]] | None = None
 
-def generator_states() -> dict[str, Any]:
-    """States of every random generator of the process, as tensors and plain values."""
-    version, internal, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = cast(tuple[str, Any, int, int, float], np.random.get_state(legacy=True))
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "python": [version, list(internal), gauss],
-        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
-    }
+    def take(self, step: int) -> Batch:
+        """The batch of `step`; that of `step` + 1 is begun."""
+        ready = self._next[1].result() if self._next and self._next[0] == step else self._batch(step)
+        self._next = (step + 1, self._thread.submit(self._batch, step + 1)) if step + 1 < self._steps else None
+        return ready
 
+    def __enter__(self) -> _Ahead:
+        return self
 
-def restore_generators(states: Mapping[str, Any]) -> None:
-    """Put back what `generator_states` gave (the card's only where there are as many cards)."""
-    torch.set_rng_state(states["torch"].cpu())
-    if len(states["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))
-
-
-@contextmanager
-def stop_requests() -> Iterator[Callable[[], int]]:
-    """While inside, SIGTERM and Ctrl-C only ask; the value given answers with the signal's number, or 0.
-
-    A second Ctrl-C ends at once, for a person who will not wait for the step.
-    """
-    asked = 0
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked = number
-        # Ctrl-C ends the reader of a pipe (`| tee`) too, and rich leaves with SystemExit when nobody reads.
-        with suppress(OSError, SystemExit):
-            errors.print("\nGuardo y salgo al acabar este paso…", markup=False)
-
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown(cancel_futures=True)

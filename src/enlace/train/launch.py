@@ -1,0 +1,83 @@
+"""Starting the processes that train together: `GPUS=4` starts four here, and `torchrun` those of several machines.
+
+The stage calls `launched` first. The process that the person (or DVC) started becomes the launcher: it runs the stage
+once per card, each with its rank in the environment as torchrun sets it, and ends as they end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from enlace import EnlaceError
+from enlace.train.distributed import World
+
+
+@contextmanager
+def launched(module: str, device: str) -> Iterator[World]:
+    """The processes that train together, this one among them; alone unless ``$GPUS`` or torchrun say otherwise.
+
+    Args:
+        module: what to run, once per card, in place of this process when ``$GPUS`` is over 1.
+
+    Raises:
+        EnlaceError: ``$GPUS`` is not a number, or more than there are; or a process of them died.
+    """
+    if "RANK" not in os.environ:
+        if (count := _wanted(device)) > 1:
+            _run(module, count)
+        yield World()
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    try:
+        yield World(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def _wanted(device: str) -> int:
+    text = os.environ.get("GPUS") or "1"
+    if not text.isdecimal() or int(text) < 1:
+        raise EnlaceError(f"GPUS={text} no es un número de tarjetas. Por ejemplo: make train GPUS=2")
+    if device == "cuda" and int(text) > (have := torch.cuda.device_count()):
+        raise EnlaceError(f"GPUS={text} y torch ve {have}. Usa como mucho GPUS={have}.")
+    return int(text)
+
+
+def _run(module: str, count: int) -> None:
+    """Run `module` in `count` processes and end this one as they end."""
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes say what went wrong
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", module, *sys.argv[1:])
+    except SignalException as stop:
+        sys.exit(128 + stop.sigval)
+    except ChildFailedError as failed:
+        rank, failure = failed.get_first_failure()
+        if failure.exitcode < 0:
+            raise EnlaceError(
+                f"El proceso {rank} de los {count} que entrenan murió (señal {-failure.exitcode}). Repite el comando: "
+                f"continúa desde el último punto de guardado."
+            ) from None
+        sys.exit(failure.exitcode)
+    sys.exit(0)

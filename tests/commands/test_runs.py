@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import fcntl
+import sys
+from pathlib import Path
+
+import pytest
+
+from enlace.cli import app
+from enlace.config.load import load_config
+from enlace.data.shards import Shards
+from enlace.train.family import about, join_family
+from enlace.train.finished import mark_exported
+from enlace.train.progress import Meter, fit_with_progress
+from enlace.train.run import make_trainer
+from tests.conftest import ROOT
+from tests.train.test_trainer import cpu_runtime
+
+
+def enlace(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["enlace", *words])
+    app.run()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_shards: Shards) -> Path:
+    """Two runs, "aaaa", cut at step 6 under another learning rate than the project's, and "bbbb", done."""
+    config = load_config(ROOT)
+    train = config.train.model_copy(
+        update={"steps": 12, "decay_steps": 4, "seq_len": 32, "batch_tokens": 256, "warmup_steps": 2, "lr": 0.02}
+    )
+    for name in ("aaaa", "bbbb"):
+        run = tmp_path / "runs" / name
+        told = about(model=config.model, train=train, mixture=config.data.mixture, hardware=config.hardware)
+        join_family(run.parent, run, name, train, told)
+        trainer = make_trainer(config.model, train, config.data.mixture, small_shards, cpu_runtime(), 8, run)
+        cut = name == "aaaa"
+
+        def validate(step_loss: object, cut: bool = cut) -> dict[str, float]:
+            return {"val_loss": 3.0}
+
+        if cut:
+            trainer.train = train.model_copy(update={"steps": 6})
+        fit_with_progress(trainer, validate, Meter(trainer, 3.0, watts=None, peak_flops=None))
+        if not cut:
+            mark_exported(run, trainer.keep)
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.chdir(ROOT)
+    return tmp_path / "runs"
+
+
+def test_lists_how_far_each_is_and_how_to_go_on(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enlace(monkeypatch, "runs")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "aaaa cortada paso 6 de 12" in said and "bbbb terminada paso 12 de 12" in said
+    assert "train.lr=0.02 (ahora 0.01)" in said and "repite: make train" in said
+    assert "hardware" not in said
+
+    with (runs / "aaaa" / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        enlace(monkeypatch, "runs")
+        assert "aaaa  en marcha" in capsys.readouterr().out
+        with pytest.raises(Exception, match="se está entrenando"):
+            enlace(monkeypatch, "runs", "clean", "aaaa")
+
+
+def test_cleans_what_is_done_and_what_is_named_only(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enlace(monkeypatch, "runs", "clean")
+    assert [path.name for path in runs.iterdir()] == ["aaaa"]
+    assert "Borrada bbbb" in capsys.readouterr().out
+    enlace(monkeypatch, "runs", "clean")
+    assert "ninguna terminada" in capsys.readouterr().out
+    with pytest.raises(Exception, match="Ninguna de las ejecuciones"):
+        enlace(monkeypatch, "runs", "clean", "zz")
+    enlace(monkeypatch, "runs", "clean", "aa")
+    assert list(runs.iterdir()) == []
+    enlace(monkeypatch, "runs")
+    assert "make train" in capsys.readouterr().out
+
+
+def test_watch_draws_the_curves(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enlace(monkeypatch, "watch", "aaaa")
+    said = capsys.readouterr().out
+    assert "paso 6 de 6" in said and "bits/byte" in said and "tokens/s" in said
+    assert "pérdida" in said and "en texto reservado" in said and "\x1b" not in said

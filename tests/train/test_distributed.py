@@ -1,0 +1,165 @@
+"""Several processes over gloo, really started: the same training as one process, and the same checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enlace import EnlaceError
+from enlace.data.loader import Batch
+from enlace.data.shards import Shards
+from enlace.train import checkpoint
+from enlace.train.distributed import World, check_world
+from enlace.train.launch import launched
+
+ROOT = Path(__file__).parents[2]
+STEPS = {"steps": 12, "decay_steps": 6, "checkpoint_every": 4, "keep_checkpoints": 9}
+
+
+def _start(shards: Shards, run: Path, gpus: int, **options: Any) -> subprocess.Popen[str]:
+    # One thread a process: two of them share the cores.
+    options["profile"] = {"precision": "float32", "threads": 1} | options.get("profile", {})
+    options["train"] = STEPS | options.get("train", {})
+    command = [sys.executable, "-m", "tests.train.child", str(shards.folder), str(run), json.dumps(options)]
+    environment = {**os.environ, "GPUS": str(gpus), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    return subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _train(shards: Shards, run: Path, gpus: int, **options: Any) -> str:
+    process = _start(shards, run, gpus, **options)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def _state(run: Path) -> dict[str, Any]:
+    state = checkpoint.load_newest(run, torch.device("cpu"), pytest.fail)
+    assert state is not None
+    return state
+
+
+def _assert_close(a: Path, b: Path) -> None:
+    """The same records and the same state, but for the order in which sums were added."""
+    first, other = _records(a)[0], _records(b)[0]
+    assert first["loss"] == pytest.approx(other["loss"], rel=1e-6)
+    assert first["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-6)
+    for x, y in zip(_records(a), _records(b), strict=True):
+        assert {k: v for k, v in x.items() if isinstance(v, int | str)} == {
+            k: v for k, v in y.items() if isinstance(v, int | str)
+        }
+        assert x["loss"] == pytest.approx(y["loss"], rel=1e-4)
+        assert x["grad_norm"] == pytest.approx(y["grad_norm"], rel=1e-3)
+    ours, theirs = _state(a), _state(b)
+    assert list(ours["model"]) == list(theirs["model"])
+    for name, value in ours["model"].items():
+        torch.testing.assert_close(value, theirs["model"][name], rtol=1e-2, atol=1e-3)
+
+
+def _records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def alone(small_shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("alone") / "run"
+    _train(small_shards, run, 1)
+    return run
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_train_as_one_and_either_goes_on_with_the_others_checkpoint(
+    small_shards: Shards, tmp_path: Path, alone: Path, parallel: str
+) -> None:
+    run = tmp_path / "run"
+    # Two micro-batches a rank: only the last may add the ranks' gradients up.
+    _train(small_shards, run, 2, profile={"parallel": parallel}, micro=2)
+    assert _state(run)["environment"]["procesos"] == "2"
+    _assert_close(run, alone)
+
+    for step in (8, 12):  # and on with one process, from the middle of it
+        for path in checkpoint.folder_of(run, step).iterdir():
+            path.unlink()
+        checkpoint.folder_of(run, step).rmdir()
+    said = _train(small_shards, run, 1)
+    assert "resumed at 6" in said and "procesos era 2 y es 1" in said
+    _assert_close(run, alone)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_go_on_where_one_was(small_shards: Shards, tmp_path: Path, alone: Path, parallel: str) -> None:
+    run = tmp_path / "run"
+    _train(small_shards, run, 1, train={"steps": 6, "decay_steps": 0})
+    joined = tmp_path / "longer"
+    said = _train(small_shards, joined, 2, profile={"parallel": parallel})
+    assert "joined at 6" in said and "procesos era 1 y es 2" in said
+    _assert_close(joined, alone)
+
+
+def test_a_killed_process_ends_the_run_cleanly_and_it_goes_on(small_shards: Shards, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    long = {"steps": 60, "decay_steps": 20, "checkpoint_every": 2}
+    process = _start(small_shards, run, 2, train=long)
+    while not checkpoint.steps_of(run) and process.poll() is None:
+        time.sleep(0.05)
+    children = subprocess.run(
+        ["ps", "--no-headers", "-o", "pid", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    workers = [pid for pid in children if "tests.train.child" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert len(workers) == 2
+    os.kill(int(workers[1]), signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1 and "señal 9" in output and "continúa" in output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert "resumed at" in _train(small_shards, run, 2, train=long)
+    assert [record["step"] for record in _records(run)] == list(range(60))
+
+
+def test_asked_to_stop_all_ranks_save_the_same_step(small_shards: Shards, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = _start(small_shards, run, 2, train={"steps": 400, "decay_steps": 100, "checkpoint_every": 400})
+    while not (run / "log.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert "Guardo y salgo" in output
+    assert _state(run)["loader"]["next_step"] == len(_records(run))
+
+
+def test_each_rank_takes_its_part_of_the_rows() -> None:
+    rows = torch.arange(8).unsqueeze(1)
+    parts = [World(rank, 4).share(Batch(rows, rows, rows.bool())).inputs.flatten().tolist() for rank in range(4)]
+    assert parts == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_rows_that_do_not_divide_are_refused() -> None:
+    check_world(World(0, 2), 16, 4, "ddp", "float16")
+    with pytest.raises(EnlaceError, match=r"16 secuencias por paso .* 3 procesos"):
+        check_world(World(0, 3), 16, 2, "ddp", "float32")
+    with pytest.raises(EnlaceError, match="parallel: ddp"):
+        check_world(World(0, 2), 16, 4, "fsdp", "float16")
+
+
+@pytest.mark.parametrize("wrong", ["dos", "0", "-1", "1.5"])
+def test_a_wrong_number_of_cards_is_told(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("GPUS", wrong)
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(EnlaceError, match="GPUS=2"), launched("never.run", "cpu"):
+        pass
+
+
+def test_more_cards_than_there_are_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUS", "64")
+    with pytest.raises(EnlaceError, match="torch ve"), launched("never.run", "cuda"):
+        pass

@@ -1,0 +1,137 @@
+"""A longer run, or another decay, goes on from a relative's stable phase, with the bits of one trained alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enlace.config.schema import Mixture, ModelConfig, PhaseMixture, TrainConfig
+from enlace.data.loader import stable_end
+from enlace.data.shards import Shards
+from enlace.train import checkpoint
+from enlace.train.family import family, fingerprint, join_family
+from enlace.train.finished import forget_others, mark_exported
+from enlace.train.run import make_trainer
+from enlace.train.trainer import Trainer
+from tests.train.test_trainer import cpu_runtime
+
+
+class House:
+    """A folder of runs, and what they have in common."""
+
+    def __init__(self, runs: Path, model: ModelConfig, mixture: PhaseMixture, shards: Shards) -> None:
+        self.runs, self.model, self.mixture, self.shards = runs, model, mixture, shards
+
+    def open(self, train: TrainConfig, **changes: Any) -> tuple[Trainer, tuple[Path, int] | None]:
+        """The trainer of a run where the stage would put it, resumed as the stage would."""
+        what = (changes.get("model", self.model), train, changes.get("mixture", self.mixture), self.shards)
+        run = self.runs / fingerprint(*what)
+        joined = join_family(self.runs, run, family(*what), train, {})
+        trainer = make_trainer(*what, cpu_runtime(), 8, run)
+        trainer.resume(pytest.fail)
+        return trainer, joined
+
+    def train(self, train: TrainConfig, **changes: Any) -> Trainer:
+        """The run, trained to its end."""
+        trainer, _ = self.open(train, **changes)
+        trainer.fit()
+        return trainer
+
+
+@pytest.fixture
+def house(model_config: ModelConfig, mixture: PhaseMixture, small_shards: Shards, tmp_path: Path) -> House:
+    return House(tmp_path / "runs", model_config, mixture, small_shards)
+
+
+@pytest.fixture
+def train_config(train_config: TrainConfig) -> TrainConfig:
+    return train_config.model_copy(update={"checkpoint_every": 4, "keep_every": 4})
+
+
+def _weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+def _same(a: Trainer, b: Trainer) -> bool:
+    return all(torch.equal(x, _weights(b)[name]) for name, x in _weights(a).items())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 30},  # longer: the stable phase goes on
+        {"decay_steps": 6},  # a shorter decay, from the same stable phase
+        {"decay_steps": 20},  # an earlier one
+        {"steps": 16},  # shorter
+        {"min_lr_ratio": 0.1},
+    ],
+)
+def test_another_length_or_decay_goes_on_and_ends_with_the_bits_of_one_trained_alone(
+    house: House, train_config: TrainConfig, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    other = train_config.model_copy(update=changes)
+    house.train(train_config)
+    trainer, joined = house.open(other)
+    assert joined is not None and 0 < joined[1] == trainer.step <= min(stable_end(train_config), stable_end(other))
+    trainer.fit()
+
+    alone = House(tmp_path / "alone", house.model, house.mixture, house.shards).train(other)
+    assert _same(trainer, alone)
+    assert trainer.log.path.read_bytes() == alone.log.path.read_bytes()
+
+
+def test_another_mixture_of_the_decay_is_a_branch(house: House, train_config: TrainConfig) -> None:
+    house.train(train_config)
+    more_talk = PhaseMixture(stable=house.mixture.stable, decay=Mixture(corpus=0.25, chat=0.75))
+    trainer, joined = house.open(train_config, mixture=more_talk)
+    assert joined is not None and trainer.step == stable_end(train_config)
+
+
+@pytest.mark.parametrize("changes", [{"lr": 0.02}, {"seed": 4}, {"warmup_steps": 2}, {"weight_decay": 0.0}])
+def test_another_recipe_is_another_family(house: House, train_config: TrainConfig, changes: dict[str, Any]) -> None:
+    house.train(train_config)
+    trainer, joined = house.open(train_config.model_copy(update=changes))
+    assert joined is None and trainer.step == 0
+
+
+def test_another_model_is_another_family(house: House, train_config: TrainConfig, model_config: ModelConfig) -> None:
+    house.train(train_config)
+    assert house.open(train_config, model=model_config.model_copy(update={"n_layers": 1}))[1] is None
+
+
+def test_how_often_it_is_saved_does_not_name_another_run(house: House, train_config: TrainConfig) -> None:
+    house.train(train_config)
+    trainer, joined = house.open(train_config.model_copy(update={"checkpoint_every": 7, "keep_every": None}))
+    assert joined is None and trainer.step == train_config.steps
+
+
+def test_a_checkpoint_of_the_decay_is_never_shared(house: House, train_config: TrainConfig) -> None:
+    first = house.train(train_config)
+    for step in checkpoint.steps_of(first.run):
+        if step <= stable_end(train_config):
+            (checkpoint.folder_of(first.run, step) / "manifest.json").unlink()  # damaged: not taken either
+    trainer, joined = house.open(train_config.model_copy(update={"steps": 30}))
+    assert joined is None and trainer.step == 0
+
+
+def test_an_exported_run_can_still_be_extended(house: House, train_config: TrainConfig) -> None:
+    first = house.train(train_config)
+    mark_exported(first.run, first.keep)
+    longer = train_config.model_copy(update={"steps": 30})
+    trainer, joined = house.open(longer)
+    assert joined == (first.run, stable_end(train_config))
+    forget_others(house.runs, trainer.run)
+    assert not first.run.exists()
+    trainer.fit()  # what it took from there is its own
+
+
+def test_the_loader_refuses_a_state_of_another_decay(house: House, train_config: TrainConfig) -> None:
+    trainer, _ = house.open(train_config)
+    trainer.loader.next_step = stable_end(train_config) + 1
+    state = trainer.loader.state_dict()
+    other, _ = house.open(train_config.model_copy(update={"decay_steps": 6}))
+    with pytest.raises(Exception, match="otros datos u otra mezcla"):
+        other.loader.load_state_dict(state)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import dataclasses
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
+from enlace.data.shards import Shards
+from enlace.train.log import Record
+from enlace.train.progress import Meter, bytes_per_token, figures, fit_with_progress, read_status
+from enlace.train.run import make_trainer, validator
+from enlace.train.trainer import Trainer
+from tests.train.test_trainer import cpu_runtime
+
+
+@pytest.fixture
+def trainer(
+    model_config: ModelConfig, train_config: TrainConfig, mixture: PhaseMixture, small_shards: Shards, tmp_path: Path
+) -> Trainer:
+    return make_trainer(model_config, train_config, mixture, small_shards, cpu_runtime(), 8, tmp_path / "run")
+
+
+def _record(step: int, **more: float) -> Record:
+    return {"step": step, "loss": 2.0, "lr": 0.01, "grad_norm": 1.0, "scale": 1.0, "skipped": 0, **more}
+
+
+def test_rates_are_of_elapsed_time_and_of_this_process_only(trainer: Trainer) -> None:
+    """999,424 tokens in 48.30 s are 20,692 tokens/s, whatever the clock reads and however far the run was."""
+    steps = 999_424 // trainer.train.batch_tokens
+    clock = (1_000_000 + i * 48.30 / steps for i in count())
+    meter = Meter(trainer, bytes_per_token=4.0, watts=200.0, peak_flops=None, clock=lambda: next(clock))
+    for step in range(10_000, 10_000 + steps):
+        status = meter.read(_record(step))
+    assert status.tokens_per_second == pytest.approx(20_692, abs=1)
+    assert status.kwh == pytest.approx(48.30 * 200 / 3.6e6)
+    assert status.utilisation is None and "MFU n/a" in figures(status)
+
+
+def test_a_known_card_shows_how_much_of_it_is_used(trainer: Trainer) -> None:
+    clock = (float(i) for i in count())
+    meter = Meter(trainer, 4.0, watts=None, peak_flops=1e12, clock=lambda: next(clock))
+    status = meter.read(_record(0))
+    assert status.tokens_per_second == trainer.train.batch_tokens
+    assert status.utilisation == pytest.approx(trainer.train.batch_tokens * meter.flops / 1e12)
+
+
+def test_what_is_left_and_bits_per_byte(trainer: Trainer) -> None:
+    clock = (float(i) for i in count())
+    meter = Meter(trainer, bytes_per_token=4.0, watts=None, peak_flops=None, clock=lambda: next(clock))
+    status = meter.read(_record(3, val_loss=2.772588722239781))
+    assert status.bits_per_byte == pytest.approx(1.0)
+    assert status.seconds_left == trainer.train.steps - 4
+    assert status.kwh is None and "kWh" not in figures(status)
+    assert meter.read(_record(4)).bits_per_byte == status.bits_per_byte, "the last that was measured"
+    assert "no finita" in figures(dataclasses.replace(status, loss=None))
+
+
+def test_another_terminal_reads_how_the_run_is_doing(trainer: Trainer, small_shards: Shards) -> None:
+    assert read_status(trainer.run) is None
+    validate = validator(small_shards, trainer.train, trainer.runtime.device, 8)
+    fit_with_progress(trainer, validate, Meter(trainer, bytes_per_token(small_shards), watts=None, peak_flops=None))
+    status = read_status(trainer.run)
+    assert status is not None and status.step == status.steps == trainer.train.steps
+    last = trainer.log.records()[-1]
+    assert (status.loss, status.val_loss) == (last["loss"], last["val_loss"])
+    assert status.memory_gib > 0 and status.tokens_per_second is not None
+    (trainer.run / "estado.json").write_text("{")
+    assert read_status(trainer.run) is None
+
+
+def test_bytes_per_token_is_that_of_the_held_out_corpus(small_shards: Shards) -> None:
+    stream = next(s for s in small_shards.streams if s.split == "val" and s.kind == "corpus")
+    assert bytes_per_token(small_shards) == stream.n_bytes / stream.n_tokens > 1

@@ -143,10 +143,18 @@ class ShardsConfig(Layer):
     shard_tokens: PositiveInt = Field(description="A new shard begins once this many tokens are reached.")
 
 
+class ToolsConfig(Layer):
+    """Which of the conversations teach the model to search."""
+
+    searches: Share = Field(description="Share of the questions about a document that are asked without its text.")
+    not_found: Share = Field(description="Share of those searches that find nothing.")
+
+
 class DataConfig(Layer):
     """The training text (`data:` of params.yaml). Apart, so that another mixture does not tokenise anything again."""
 
     shards: ShardsConfig
+    tools: ToolsConfig
     mixture: PhaseMixture
 
 

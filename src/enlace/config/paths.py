@@ -1,7 +1,8 @@
-"""Where the project is, and where what costs money or days is kept.
+"""Where the project is, and where what costs money or days, or is private, is kept.
 
-The ledger and the runs live beside the stage outputs, never inside them, and are found through ``DVC_ROOT``: DVC runs
-temporary and queued experiments in a throw-away clone but points that variable at the main checkout.
+The ledger, the runs and what the agent keeps live beside the stage outputs, never inside them, and are found through
+``DVC_ROOT``: DVC runs temporary and queued experiments in a throw-away clone but points that variable at the main
+checkout.
 """
 
 from __future__ import annotations
@@ -46,3 +47,10 @@ def ledger_dir() -> Path:
 def runs_dir() -> Path:
     """Checkpoints of unfinished runs: ``$RUNS_DIR``, else ``.runs``; relative to the main checkout."""
     return _kept("RUNS_DIR", ".runs")
+
+
+def agent_dir() -> Path:
+    """The agent's memory and its cache of searches: ``$AGENT_DIR``, else ``data/agent``; relative to the main
+    checkout.
+    """
+    return _kept("AGENT_DIR", "data", "agent")

@@ -211,6 +211,43 @@ class DistillConfig(Layer):
     questions_per_document: PositiveInt = Field(2, description="Questions asked about each document of the corpus.")
 
 
+class SearchService(Layer):
+    """One place that answers searches, and how to treat it. Times in seconds."""
+
+    base_url: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", description="Where it answers; without user, query or fragment."
+    )
+    region: str = Field(pattern=r"^[a-z]{2}-[a-z]{2,4}$", description="Country and language as DuckDuckGo has them.")
+    gap_seconds: Annotated[float, Field(ge=0, le=60)] = Field(description="Least time between two requests.")
+    timeout_seconds: Annotated[float, Field(gt=0, le=120)] = Field(description="For the whole answer, not per phase.")
+    cooldown_seconds: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        description="How long nothing is asked after it refused to answer; asking again prolongs a block."
+    )
+
+
+class SearchConfig(Layer):
+    """The web search (`search:` of `configs/agent/<name>.yaml`); `backend` chooses one of the two services."""
+
+    backend: Literal["duckduckgo", "searxng"]
+    duckduckgo: SearchService
+    searxng: SearchService
+    safe_search: Literal["strict", "moderate", "off"]
+    user_agent: str = Field(pattern=r"^[!-~]([ -~]*[!-~])?$", description="Says honestly who asks; plain ASCII.")
+    results: Annotated[int, Field(ge=1, le=20)] = Field(description="How many are shown, to people and to the model.")
+    title_chars: Annotated[int, Field(ge=10)] = Field(description="Longer titles are cut for the model.")
+    snippet_chars: Annotated[int, Field(ge=10)] = Field(description="Longer snippets are cut for the model.")
+    ttl_hours: Annotated[float, Field(ge=0)] = Field(description="How long an answer is served again; 0 never.")
+    empty_ttl_hours: Annotated[float, Field(ge=0)] = Field(description="The same where nothing was found.")
+    cache_entries: PositiveInt = Field(description="Answers kept; the oldest go first.")
+
+
+class MemoryConfig(Layer):
+    """The episodic memory (`memory:` of `configs/agent/<name>.yaml`)."""
+
+    recall: Annotated[int, Field(ge=0, le=50)] = Field(description="Episodes brought back for a turn; 0 for none.")
+    half_life_days: PositiveFloat = Field(description="Age at which an episode has lost half of what age can take.")
+
+
 class AgentConfig(Layer):
     """How the model is talked to (`configs/agent/<name>.yaml`)."""
 
@@ -218,6 +255,8 @@ class AgentConfig(Layer):
     max_new_tokens: PositiveInt
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
+    search: SearchConfig
+    memory: MemoryConfig
 
 
 class LayerNames(Layer):

@@ -14,7 +14,8 @@ from enlace.config.load import load_config
 from enlace.config.paths import project_root
 
 if TYPE_CHECKING:
-    from enlace.agent.loop import Chat
+    from enlace.agent.context import Context
+    from enlace.agent.loop import Chat, Event
 
 ModelFolder = Annotated[
     Path | None, typer.Option("--model", metavar="CARPETA", help="Carpeta del modelo [por defecto: models/enlace].")
@@ -34,6 +35,15 @@ TopP = Annotated[
 Seed = Annotated[
     int, typer.Option(min=0, max=2**63 - 1, metavar="ENTERO", help="La misma semilla da la misma respuesta.")
 ]
+SearchTheWeb = Annotated[
+    bool, typer.Option("--buscar/--sin-buscar", help="Si el modelo puede buscar en internet [por defecto: sí].")
+]
+Remember = Annotated[
+    bool, typer.Option("--recordar/--sin-recordar", help="Si recuerda lo que le cuentas [por defecto: sí en el chat].")
+]
+ShowContext = Annotated[
+    bool, typer.Option("--ver-contexto", help="Enseña lo que lee el modelo antes de responder, y qué no cupo.")
+]
 
 
 def chat(
@@ -42,9 +52,12 @@ def chat(
     temperature: Temperature = None,
     top_p: TopP = None,
     seed: Seed = 0,
+    search: SearchTheWeb = True,
+    remember: Remember = True,
+    show_context: ShowContext = False,
 ) -> None:
     """Habla con el modelo. /nuevo empieza otra conversación, /salir (o Ctrl-D) termina."""
-    conversation = _chat(model, max_new_tokens, temperature, top_p, seed)
+    conversation = _chat(model, max_new_tokens, temperature, top_p, seed, search, remember)
     console.say("Escribe y pulsa Intro. /nuevo empieza otra conversación, /salir termina, Ctrl-C corta la respuesta.")
     while (line := _read_line()) != "/salir":
         if line == "/nuevo":
@@ -52,13 +65,11 @@ def chat(
             console.say("Conversación nueva.")
         elif line.strip():
             try:
-                _print_pieces(conversation.reply(line))
+                _print_events(conversation.reply(line), show_context)
             except KeyboardInterrupt:
                 console.say(" (cortada)")
             except EnlaceError as error:
                 console.say(str(error))
-            if conversation.dropped:
-                console.say(f"(No caben los {conversation.dropped} mensajes más viejos; el modelo ya no los ve.)")
 
 
 def ask(
@@ -70,6 +81,9 @@ def ask(
     temperature: Temperature = 0.0,
     top_p: TopP = None,
     seed: Seed = 0,
+    search: SearchTheWeb = True,
+    remember: Remember = False,
+    show_context: ShowContext = False,
 ) -> None:
     """Hace una pregunta y escribe la respuesta, para guiones."""
     try:
@@ -79,31 +93,79 @@ def ask(
         raise EnlaceError("La pregunta no está en UTF-8. Conviértela, por ejemplo, con: iconv -f latin1") from None
     if not text.strip():
         raise EnlaceError('La pregunta está vacía. Escríbela entre comillas: enlace ask "¿Qué es el mate?"')
-    _print_pieces(_chat(model, max_new_tokens, temperature, top_p, seed).reply(text))
+    conversation = _chat(model, max_new_tokens, temperature, top_p, seed, search, remember)
+    _print_events(conversation.reply(text), show_context)
 
 
 def _chat(
-    model: Path | None, max_new_tokens: int | None, temperature: float | None, top_p: float | None, seed: int
+    model: Path | None,
+    max_new_tokens: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    seed: int,
+    search: bool,
+    remember: bool,
 ) -> Chat:
     """A conversation with the model; what was not said on the command line is as `configs/agent` says."""
-    from enlace.agent.loop import Chat
-    from enlace.export.trained import load_trained
+    from enlace.agent.loop import open_chat
+    from enlace.config.dotenv import load_dotenv
     from enlace.model.generate import Sampling
 
-    agent = load_config().agent
+    root = project_root()
+    load_dotenv(root / ".env")
+    agent = load_config(root).agent
+    if not search:
+        agent = agent.model_copy(update={"max_searches": 0})
     sampling = Sampling(
         max_new_tokens=agent.max_new_tokens if max_new_tokens is None else max_new_tokens,
         temperature=agent.temperature if temperature is None else temperature,
         top_p=agent.top_p if top_p is None else top_p,
         seed=seed,
     )
-    return Chat(load_trained(model or project_root() / "models" / "enlace"), sampling, agent.system)
+    return open_chat(agent, model or root / "models" / "enlace", sampling, memory=remember)
 
 
-def _print_pieces(pieces: Iterator[str]) -> None:
-    for piece in pieces:
-        console.console.out(piece, end="", highlight=False)
+def _print_events(events: Iterator[Event], show_context: bool) -> None:
+    """The answer on the output; what else happens on stderr, so that scripts get the answer alone."""
+    from enlace.agent.loop import Read, Remembered, Said, Searched, Searching
+
+    context: Context | None = None
+    for event in events:
+        match event:
+            case Said(text):
+                console.console.out(text, end="", highlight=False)
+            case Remembered(episodes):
+                for episode in episodes:
+                    _note(f"(Recuerdo: {episode.text})")
+            case Searching(query):
+                _note(f"(Busco: {query})")
+            case Searched(_, outcome) if outcome.detail:
+                _note(f"({outcome.detail})")
+            case Read(context):
+                if show_context:
+                    _print_context(context)
     console.console.out("")
+    if context and context.sources:
+        for number, source in enumerate(context.sources, start=1):
+            _note(f"[{number}] {source.title}: {source.url}")
+    if context and context.dropped_turns:
+        _note(f"(No caben los {context.dropped_turns} mensajes más viejos; el modelo ya no los ve.)")
+
+
+def _print_context(context: Context) -> None:
+    """The turns as the model reads them, and a table of what each part takes."""
+    from rich.table import Table
+
+    table = Table("parte", "tokens", "su parte", "dentro", "fuera", title=f"Contexto: {context.room} tokens")
+    for part in context.parts:
+        table.add_row(part.name, *map(str, (part.tokens, part.share, part.kept, part.dropped)))
+    for message in context.messages:
+        _note(f"{message.role}: {message.content}")
+    console.errors.print(table)
+
+
+def _note(line: str) -> None:
+    console.errors.print(line, markup=False, soft_wrap=True)
 
 
 def _read_line() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, talk
+from enlace.commands import config, memory, search, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -20,6 +20,8 @@ app = App("ENLACE: un modelo de lenguaje propio, en español, entrenado en casa.
 app.add_typer(config.app, name="config")
 app.command()(talk.chat)
 app.command()(talk.ask)
+app.command()(search.search)
+app.add_typer(memory.app, name="memory")
 
 
 @app.command()

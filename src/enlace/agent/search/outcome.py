@@ -11,6 +11,11 @@ from urllib.parse import urlsplit
 Kind = Literal["results", "no_results", "blocked", "unreadable", "unreachable"]
 
 
+def host_of(url: str) -> str:
+    """The host of `url`, without port."""
+    return urlsplit(url).hostname or ""
+
+
 @dataclass(frozen=True)
 class Result:
     """One page that was found. All text is plain, on one line, NFC, without control characters."""
@@ -23,7 +28,7 @@ class Result:
     @property
     def host(self) -> str:
         """Where the page is, as people are shown it: without port and "www."."""
-        return (urlsplit(self.url).hostname or "").removeprefix("www.")
+        return host_of(self.url).removeprefix("www.")
 
 
 @dataclass(frozen=True)

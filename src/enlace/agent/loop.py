@@ -17,7 +17,6 @@ from enlace.agent.context import Context, Fitted, Search, assemble
 from enlace.agent.memory import Episode, Memory
 from enlace.agent.search import Outcome, Result, Searcher, fit, for_model
 from enlace.agent.speakers import Finish, Speaker, open_speaker
-from enlace.config.paths import agent_dir
 from enlace.config.schema import AgentConfig
 from enlace.data.chat import Message
 from enlace.data.tools import call, may_be_call, parse_call, question_query, shares_words, source_line
@@ -189,11 +188,12 @@ class Chat:
         count, config = self.speaker.count_text, self.agent.search
         if not outcome.results:
             return Fitted(for_model(outcome, count, budget, config))
-        for kept in range(len(outcome.results), 0, -1):
-            sources = fit(outcome.results[:kept], count, budget, config)
+        given = budget  # for the same results in the words of `agent.search`, a little shorter than ours
+        while sources := fit(outcome.results, count, given, config):
             lines = [source_line(first + i, r.title, r.host, r.snippet) for i, r in enumerate(sources)]
-            if sources and count(text := "\n".join(lines)) <= budget:
-                return Fitted(text, tuple(sources), len(outcome.results) - len(sources))
+            if (excess := count(text := "\n".join(lines)) - budget) <= 0:
+                return Fitted(text, sources, len(outcome.results) - len(sources))
+            given -= excess
         return Fitted("", (), len(outcome.results))
 
     def _recall(self, text: str) -> list[Episode]:
@@ -220,7 +220,7 @@ def open_chat(agent: AgentConfig, model_folder: Path, sampling: Sampling, *, mem
     """A conversation as `configs/agent` says; with `memory`, one that remembers. Raises EnlaceError without a model."""
     speaker = open_speaker(agent, model_folder)
     searcher = Searcher.from_config(agent.search) if agent.max_searches else None
-    kept = Memory(agent_dir() / "memory.sqlite", agent.memory.half_life_days) if memory else None
+    kept = Memory.from_config(agent.memory) if memory else None
     return Chat(speaker, agent, sampling, searcher, kept)
 
 

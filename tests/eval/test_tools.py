@@ -101,6 +101,16 @@ def test_only_held_out_questions_that_fit_are_measured(trained: Trained) -> None
     assert tool_figures(short, _grounded(), 0.1, 500, 16) == {}
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads of so small a model only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_few_seconds_of_training_teach_when_to_search(
     tmp_path: Path, model_config: ModelConfig, train_config: TrainConfig
 ) -> None:

@@ -130,9 +130,10 @@ async function ask(question) {
   addTurn("user", question);
   const { turn, words } = addTurn("assistant", "");
   asking = new AbortController();
-  let answer = "", sources = [], memories = [], failed = "";
+  let answer = "", sources = [], memories = [], dropped = 0, failed = "";
   busy(true);
   say("Pensando…");
+  $("spoken").textContent = "";
   try {
     const asked = [...messages, { role: "user", content: question }];
     const response = await send("POST", "/api/chat", { messages: asked }, asking.signal);
@@ -150,7 +151,7 @@ async function ask(question) {
             break;
           case "read":
             sources = event.sources;
-            if (event.dropped) say(`No caben los ${event.dropped} mensajes más viejos.`);
+            dropped = event.dropped;
             break;
           case "text": answer += event.text; words.textContent = answer; toTheEnd(); break;
           case "error": failed = event.message; break;
@@ -162,10 +163,12 @@ async function ask(question) {
   }
   if (failed) addNote(turn, failed, "error");
   if (!answer.trim() && !failed) addNote(turn, "No ha sabido qué decir.", "error");
+  if (dropped) addNote(turn, `No caben los ${dropped} mensajes más viejos; ya no los veo.`);
   if (sources.length) showSources(turn, sources);
   if (memories.length) showMemories(turn, memories);
   if (answer.trim()) messages.push({ role: "user", content: question }, { role: "assistant", content: answer.trim() });
-  say(failed || (answer.trim() ? `Respuesta: ${answer.trim()}` : ""));
+  say("");
+  $("spoken").textContent = failed || answer.trim(); // whole, once: pieces would be read out as they fall
   asking = null;
   busy(false);
   toTheEnd();

@@ -149,7 +149,7 @@ def _print_events(events: Iterator[Event], show_context: bool) -> None:
         for number, source in enumerate(context.sources, start=1):
             _note(f"[{number}] {source.title}: {source.url}")
     if context and context.dropped_turns:
-        _note(f"(No caben los {context.dropped_turns} mensajes más viejos; el modelo ya no los ve.)")
+        console.say(f"(No caben los {context.dropped_turns} mensajes más viejos; el modelo ya no los ve.)")
 
 
 def _print_context(context: Context) -> None:

@@ -21,7 +21,7 @@ from enlace.config.load import (
     load_distill_config,
     presets,
 )
-from enlace.config.paths import ledger_dir, project_root, runs_dir
+from enlace.config.paths import agent_dir, ledger_dir, project_root, runs_dir
 from enlace.config.rules import estimate_memory
 from enlace.config.schema import DistillConfig
 from tests.conftest import ROOT
@@ -258,9 +258,9 @@ def test_more_sequences_at_once_need_more_memory(project: Path) -> None:
 
 def test_what_is_kept_is_found_through_dvc_root(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project / "configs")
-    for name in ("DVC_ROOT", "LEDGER_DIR", "RUNS_DIR"):
+    for name in ("DVC_ROOT", "LEDGER_DIR", "RUNS_DIR", "AGENT_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert ledger_dir() == project / "data/ledger"
+    assert (ledger_dir(), agent_dir()) == (project / "data/ledger", project / "data/agent")
     monkeypatch.setenv("DVC_ROOT", "/otra")  # a temporary experiment runs in a clone
     assert (ledger_dir(), runs_dir()) == (Path("/otra/data/ledger"), Path("/otra/.runs"))
     monkeypatch.setenv("LEDGER_DIR", str(tmp_path / "pagado"))
@@ -271,6 +271,28 @@ def test_what_is_kept_is_found_through_dvc_root(project: Path, tmp_path: Path, m
     assert (ledger_dir(), runs_dir()) == (Path("/otra/pagado"), Path("/vueltas"))
     monkeypatch.delenv("DVC_ROOT")
     assert ledger_dir() == project / "pagado"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("backend: duckduckgo", "backend: google", "search.backend='google': tiene que ser 'duckduckgo' o 'searxng'"),
+        ("base_url: http://127.0.0.1:8080", "base_url: ftp://casa", "search.searxng.base_url='ftp://casa': tiene que"),
+        ("base_url: http://127.0.0.1:8080", "base_url: http://yo:clave@casa", "search.searxng.base_url="),
+        ("results: 5", "results: 0", "search.results=0: tiene que ser al menos 1"),
+        ("gap_seconds: 2", "gap_second: 2", "search.duckduckgo.gap_second (¿querías decir «gap_seconds»?)"),
+        ("user_agent: ENLACE/0.1", 'user_agent: "ñandú\\n"', "search.user_agent="),
+        ("recall: 4", "recall: -1", "memory.recall=-1: tiene que ser al menos 0"),
+    ],
+)
+def test_a_bad_search_or_memory_names_file_key_and_value(project: Path, old: str, new: str, says: str) -> None:
+    layer = project / "configs/agent/basico.yaml"
+    text = layer.read_text(encoding="utf-8")
+    assert old in text
+    layer.write_text(re.sub(re.escape(old) + ".*", lambda _: new, text), encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        load_config(project)
+    assert "configs/agent/basico.yaml: " in str(error.value) and says in str(error.value)
 
 
 @pytest.mark.parametrize(

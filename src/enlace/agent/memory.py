@@ -88,7 +88,7 @@ class Memory:
     def recall(self, query: str, k: int, exclude: Collection[str] = ()) -> list[Episode]:
         """At most `k` episodes that share words with `query`, best first; no two say the same.
 
-        The order is that of relevance (bm25), of which age takes up to a half: what was said long ago is still known.
+        The order is that of relevance (bm25), of which age takes up to a third: what was said long ago is still known.
 
         Args:
             query: any text; nothing in it is syntax.
@@ -132,6 +132,8 @@ class Memory:
     def forget(self, ids: Collection[int]) -> int:
         """Delete these episodes for real: once this returns, their bytes are in none of the memory's files.
 
+        It also sweeps away what an earlier call could not, so that repeating it is always right.
+
         Returns:
             How many of them there were.
         """
@@ -144,13 +146,11 @@ class Memory:
             # Deleting leaves the words in the index, marked; only making it anew takes them out.
             connection.execute("INSERT INTO words(words) VALUES ('rebuild')")
             connection.execute("COMMIT")
-            connection.execute("VACUUM")
-            busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        if busy:
-            raise EnlaceError(
-                f"{self.path}: olvidado, pero otro programa tiene abierta la memoria y quedan restos en su registro "
-                f"(-wal). Ciérralo y repite la orden."
-            )
+            if not _swept(connection):
+                raise EnlaceError(
+                    f"{self.path}: olvidado, pero otro programa está usando la memoria y quedan restos en el disco. "
+                    f"Ciérralo y repite la orden para borrarlos."
+                )
         return gone
 
     def export(self, path: Path) -> int:
@@ -177,7 +177,7 @@ class Memory:
         return len(episodes), self._write(episodes)
 
     def _freshness(self, age: float) -> float:
-        return 0.5 + 0.5 * 0.5 ** (max(0.0, age) / self._half_life)
+        return (2 + 0.5 ** (max(0.0, age) / self._half_life)) / 3
 
     def _write(self, episodes: Iterable[Episode]) -> int:
         """Write all in one transaction; returns how many were new."""
@@ -245,6 +245,15 @@ def _prepare(connection: sqlite3.Connection) -> None:
     if version < _VERSION:
         _patiently(connection, "PRAGMA journal_mode = WAL")
         connection.executescript(_SCHEMA)
+
+
+def _swept(connection: sqlite3.Connection) -> bool:
+    """Rewrite the file without what was deleted, and empty the log; False where others are in the way."""
+    try:
+        connection.execute("VACUUM")
+        return connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+    except sqlite3.OperationalError:
+        return False
 
 
 def _patiently(connection: sqlite3.Connection, sql: str) -> None:

@@ -53,6 +53,7 @@ def olvidar(
     else:
         episodes = [episode for episode in memory.episodes() if everything or episode.id in (id or [])]
     if not episodes:
+        memory.forget([])  # the order may be a repetition, because somebody was in the way of the first
         console.say("La memoria no tiene eso: no hay nada que olvidar.")
         return
     _show(episodes)

@@ -31,7 +31,8 @@ def search(
 
     load_dotenv(project_root() / ".env")
     config = load_config().agent.search
-    outcome = Searcher.from_config(config).search(query)
+    with console.console.status("Buscando…"):  # shown on a terminal only
+        outcome = Searcher.from_config(config).search(query)
     if as_json:
         console.console.out(_json(query, config.backend, outcome), highlight=False)
     elif outcome.kind == "results":

@@ -245,7 +245,9 @@ class MemoryConfig(Layer):
     """The episodic memory (`memory:` of `configs/agent/<name>.yaml`)."""
 
     recall: Annotated[int, Field(ge=0, le=50)] = Field(description="Episodes brought back for a turn; 0 for none.")
-    half_life_days: PositiveFloat = Field(description="Age at which an episode has lost half of what age can take.")
+    half_life_days: PositiveFloat = Field(
+        description="Age at which an episode has lost half of what age can take from it."
+    )
 
 
 class ContextShares(Layer):

@@ -15,6 +15,7 @@ from enlace.agent.search.outcome import Outcome, Result
 
 T = TypeVar("T")
 
+_BUSY_SECONDS = 5.0
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, stored REAL NOT NULL, results TEXT NOT NULL)"
 
 
@@ -70,7 +71,7 @@ class Cache:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # for nobody else's eyes
-            with closing(sqlite3.connect(self._path, timeout=5)) as connection, connection:
+            with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as connection, connection:
                 connection.execute("PRAGMA secure_delete = ON")
                 connection.execute(_SCHEMA)
                 return work(connection)

@@ -4,8 +4,10 @@ import errno
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,9 @@ def test_help_is_in_spanish_and_lists_the_commands(project: Path) -> None:
         ("chat --temp 1", "No hay opción --temp (¿querías decir «--temperature»?). Cómo se usa: enlace chat --help"),
         ("chat --temperature x", "--temperature=x: tiene que ser un número. Cómo se usa: enlace chat --help"),
         ("chat --top-p 2", "--top-p=2: tiene que ser como mucho 1"),
+        ("chat --top-k -1", "--top-k=-1: tiene que ser al menos 0"),
+        ("chat --min-p 2", "--min-p=2: tiene que ser como mucho 1"),
+        ("export gguf x --dtype q4", "--dtype=q4: tiene que ser uno de f32, f16, q8_0."),
         ("chat --max-new-tokens 0", "--max-new-tokens=0: tiene que ser al menos 1"),
         ("chat --seed 9223372036854775808", "tiene que ser como mucho 9223372036854775807"),
         pytest.param(f"chat --seed {'9' * 5000}", "--seed=9", id="5000 digits"),
@@ -145,6 +150,80 @@ def test_chat_goes_on_until_the_input_ends(with_model: Path) -> None:
     assert "Conversación nueva." in result.stdout
     result = _enlace(with_model, "chat", stdin="perro " * 400 + "\n/salir\n")
     assert result.returncode == 0 and "demasiado largo" in result.stdout
+
+
+def test_a_chat_is_saved_gone_on_with_and_left(with_model: Path) -> None:
+    said = _enlace(
+        with_model,
+        "chat",
+        "--max-new-tokens",
+        "8",
+        stdin="/guardar\n¿Qué come el perro?\n/guardar\n/guardar otra.jsonl\n",
+    ).stdout
+    assert "nada que guardar" in said and said.count("Guardada en ") == 2
+    saved = json.loads((with_model / "conversaciones.jsonl").read_bytes())
+    assert [turn["role"] for turn in saved["messages"]] == ["system", "user", "assistant"]
+    assert saved["messages"][1]["content"] == "¿Qué come el perro?"
+    assert (with_model / "otra.jsonl").read_bytes() == (with_model / "conversaciones.jsonl").read_bytes()
+    lines = "/cargar\n/guarda\n¿Y el gato?\n/guardar\n/cargar nada.jsonl\n/nuevo\n/guardar\n/salir\n"
+    result = _enlace(with_model, "chat", "--max-new-tokens", "8", stdin=lines)
+    assert result.returncode == 0
+    assert "2 mensajes" in result.stdout and "No hay /guarda." in result.stdout and "nada.jsonl: no se" in result.stdout
+    assert "nada que guardar" in result.stdout, "a new conversation is empty"
+    (saved,) = map(json.loads, (with_model / "conversaciones.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [turn["role"] for turn in saved["messages"]] == ["system", *["user", "assistant"] * 2]
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(
+    project: Path, model_config: ModelConfig, small_shards: Shards
+) -> None:
+    model = Transformer(model_config, small_shards.manifest.vocab_size).initialise(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model.embed_tokens.weight[[0, 2]] = 0  # never as likely as the others: the answer does not end by itself
+    flags = ("--max-new-tokens", "150000", "--temperature", "0", "--repetition-penalty", "50")  # nor is it one letter
+    save_weights(project / "models/enlace", model, small_shards.tokenizer_path.read_bytes(), 200_000, {})
+    command = [sys.executable, "-m", "enlace.cli", "chat", *flags]
+    with subprocess.Popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write("¿Qué come el perro?\n".encode())
+        process.stdin.flush()
+        said = b""
+        hung = threading.Timer(60, process.kill)
+        hung.start()
+        while not said.partition(b"> ")[2].strip() and process.poll() is None:  # until the answer begins
+            said += process.stdout.read1()  # type: ignore[attr-defined]
+        process.send_signal(signal.SIGINT)
+        while b"(cortada)" not in said and process.poll() is None:
+            said += process.stdout.read1()  # type: ignore[attr-defined]
+        rest, _ = process.communicate(b"/guardar\n/salir\n", timeout=60)
+        hung.cancel()
+    assert process.returncode == 0, said[-500:]
+    assert b"Guardada en " in rest, "what was said before the cut is kept"
+
+
+def test_the_ways_of_choosing_reach_the_model(with_model: Path) -> None:
+    def answer(*flags: str) -> str:
+        return _enlace(with_model, "ask", "¿Qué come el perro?", "--max-new-tokens", "30", *flags).stdout
+
+    greedy = answer()
+    hot = ("--temperature", "5", "--seed", "1")
+    assert answer(*hot) != greedy
+    assert answer(*hot, "--top-k", "1") == answer(*hot, "--min-p", "1") == answer(*hot, "--top-p", "0.01") == greedy
+    assert answer("--repetition-penalty", "50") != greedy
+
+
+def test_exports_are_made_and_said(with_model: Path) -> None:
+    (with_model / "models/MODEL_CARD.md").write_text("Ejecución None")
+    out = _enlace(with_model, "export", "hf", "salida/hf")
+    assert out.returncode == 0 and "AutoModelForCausalLM" in out.stdout, out.stderr
+    assert (with_model / "salida/hf/README.md").is_file()
+    out = _enlace(with_model, "export", "gguf", "salida/m.gguf", "--dtype", "q8_0")
+    assert out.returncode == 0 and "q8_0" in out.stdout, out.stderr
+    assert (with_model / "salida/m.gguf").read_bytes()[:4] == b"GGUF"
+    _fails(_enlace(with_model, "export", "gguf", "salida/m.gguf"), "ya existe", "--force")
+    _fails(_enlace(with_model, "export", "hf", "otra", "--model", "nada"), "nada: no hay ningún modelo", "make repro")
+    assert not (with_model / "otra").exists()
+    assert "hf" in _enlace(with_model, "export").stdout
 
 
 def test_what_is_not_a_question_is_refused_before_the_model_is_read(project: Path) -> None:

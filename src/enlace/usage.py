@@ -5,6 +5,7 @@ Typer writes both in English and has no translations, so that the pages are laid
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,6 +138,10 @@ def _reworded(error: Any, context: Any) -> str:
             if not isinstance(error.__cause__, ValidationError):
                 return f"El valor de {_name(error.param)} no sirve."
             detail = error.__cause__.errors()[0]
+            if choices := re.search("is not one of (.+)\\.$", detail["msg"]):
+                return (
+                    f"{_name(error.param)}={detail['input']}: tiene que ser uno de {choices[1].replace(chr(39), '')}."
+                )
             return f"{_name(error.param)}={detail['input']}: {wrong(detail)}."
         case "NoSuchOption":
             name = error.option_name

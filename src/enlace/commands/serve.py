@@ -54,7 +54,15 @@ def serve(
     if not search:
         agent = agent.model_copy(update={"max_searches": 0})
     folder: Path = model or root / "models" / "enlace"
-    sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, seed=0)
+    sampling = Sampling(
+        max_new_tokens=agent.max_new_tokens,
+        temperature=agent.temperature,
+        top_p=agent.top_p,
+        seed=0,
+        top_k=agent.top_k,
+        min_p=agent.min_p,
+        repetition_penalty=agent.repetition_penalty,
+    )
     chat = open_chat(agent, folder, sampling, memory=remember)
     with _listen(host, agent.serve.port if port is None else port) as listening:
         name = agent.server.model if agent.answers == "server" else folder.name

@@ -16,6 +16,12 @@ from enlace.config.paths import project_root
 if TYPE_CHECKING:
     from enlace.agent.context import Context
     from enlace.agent.loop import Chat, Event
+    from enlace.model.generate import Sampling
+
+_HELP = (
+    "Escribe y pulsa Intro; Ctrl-C corta la respuesta. /nuevo empieza otra conversación, /guardar [ARCHIVO] la guarda, "
+    "/cargar [ARCHIVO] sigue una guardada, /salir termina."
+)
 
 ModelFolder = Annotated[
     Path | None, typer.Option("--model", metavar="CARPETA", help="Carpeta del modelo [por defecto: models/enlace].")
@@ -31,6 +37,20 @@ TopP = Annotated[
     typer.Option(
         min=0.01, max=1, metavar="NÚMERO", help="Probabilidad que se reparten las palabras candidatas, hasta 1."
     ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(min=0, max=2**31, metavar="ENTERO", help="Cuántas palabras candidatas hay; 0 para todas."),
+]
+MinP = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, metavar="NÚMERO", help="Descarta lo menos probable que esta parte de lo más probable, hasta 1."
+    ),
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=100, metavar="NÚMERO", help="Por encima de 1, evita repetir lo ya dicho."),
 ]
 Seed = Annotated[
     int, typer.Option(min=0, max=2**63 - 1, metavar="ENTERO", help="La misma semilla da la misma respuesta.")
@@ -51,25 +71,28 @@ def chat(
     max_new_tokens: MaxNewTokens = None,
     temperature: Temperature = None,
     top_p: TopP = None,
+    top_k: TopK = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     search: SearchTheWeb = True,
     remember: Remember = True,
     show_context: ShowContext = False,
 ) -> None:
-    """Habla con el modelo. /nuevo empieza otra conversación, /salir (o Ctrl-D) termina."""
-    conversation = _chat(model, max_new_tokens, temperature, top_p, seed, search, remember)
-    console.say("Escribe y pulsa Intro. /nuevo empieza otra conversación, /salir termina, Ctrl-C corta la respuesta.")
-    while (line := _read_line()) != "/salir":
-        if line == "/nuevo":
-            conversation.restart()
-            console.say("Conversación nueva.")
-        elif line.strip():
-            try:
+    """Habla con el modelo. /nuevo, /guardar y /cargar llevan las conversaciones; /salir (o Ctrl-D) termina."""
+    sampling = _sampling(max_new_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
+    conversation = _chat(model, sampling, search, remember)
+    console.say(_HELP)
+    while (line := _read_line().strip()) != "/salir":
+        try:
+            if line.startswith("/"):
+                _obey(line, conversation)
+            elif line:
                 _print_events(conversation.reply(line), show_context)
-            except KeyboardInterrupt:
-                console.say(" (cortada)")
-            except EnlaceError as error:
-                console.say(str(error))
+        except KeyboardInterrupt:
+            console.say(" (cortada)")
+        except EnlaceError as error:
+            console.say(str(error))
 
 
 def ask(
@@ -80,6 +103,9 @@ def ask(
     max_new_tokens: MaxNewTokens = None,
     temperature: Temperature = 0.0,
     top_p: TopP = None,
+    top_k: TopK = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     search: SearchTheWeb = True,
     remember: Remember = False,
@@ -93,36 +119,76 @@ def ask(
         raise EnlaceError("La pregunta no está en UTF-8. Conviértela, por ejemplo, con: iconv -f latin1") from None
     if not text.strip():
         raise EnlaceError('La pregunta está vacía. Escríbela entre comillas: enlace ask "¿Qué es el mate?"')
-    conversation = _chat(model, max_new_tokens, temperature, top_p, seed, search, remember)
-    _print_events(conversation.reply(text), show_context)
+    sampling = _sampling(max_new_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
+    _print_events(_chat(model, sampling, search, remember).reply(text), show_context)
 
 
-def _chat(
-    model: Path | None,
+def _sampling(
     max_new_tokens: int | None,
     temperature: float | None,
     top_p: float | None,
+    top_k: int | None,
+    min_p: float | None,
+    repetition_penalty: float | None,
     seed: int,
-    search: bool,
-    remember: bool,
-) -> Chat:
-    """A conversation with the model; what was not said on the command line is as `configs/agent` says."""
+) -> Sampling:
+    """What was not said on the command line is as `configs/agent` says."""
+    from enlace.model.generate import Sampling
+
+    agent = load_config().agent
+    return Sampling(
+        max_new_tokens=agent.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        temperature=agent.temperature if temperature is None else temperature,
+        top_p=agent.top_p if top_p is None else top_p,
+        top_k=agent.top_k if top_k is None else top_k,
+        min_p=agent.min_p if min_p is None else min_p,
+        repetition_penalty=agent.repetition_penalty if repetition_penalty is None else repetition_penalty,
+        seed=seed,
+    )
+
+
+def _chat(model: Path | None, sampling: Sampling, search: bool, remember: bool) -> Chat:
+    """A conversation with who answers, as `configs/agent` says."""
     from enlace.agent.loop import open_chat
     from enlace.config.dotenv import load_dotenv
-    from enlace.model.generate import Sampling
 
     root = project_root()
     load_dotenv(root / ".env")
     agent = load_config(root).agent
     if not search:
         agent = agent.model_copy(update={"max_searches": 0})
-    sampling = Sampling(
-        max_new_tokens=agent.max_new_tokens if max_new_tokens is None else max_new_tokens,
-        temperature=agent.temperature if temperature is None else temperature,
-        top_p=agent.top_p if top_p is None else top_p,
-        seed=seed,
-    )
     return open_chat(agent, model or root / "models" / "enlace", sampling, memory=remember)
+
+
+def _obey(line: str, conversation: Chat) -> None:
+    """Do what a line that begins with / asks for."""
+    from enlace.data.chat import Message
+    from enlace.data.saved import read_saved, save_conversation
+    from enlace.data.tools import parse_call
+
+    command, _, rest = line.partition(" ")
+    path = Path(rest.strip()).expanduser() if rest.strip() else project_root() / "conversaciones.jsonl"
+    system = load_config().agent.system
+    match command:
+        case "/nuevo":
+            conversation.restart()
+            console.say("Conversación nueva.")
+        case "/guardar" if conversation.turns:
+            save_conversation(path, [*([Message("system", system)] if system else []), *conversation.turns])
+            console.say(f"Guardada en {path}.")
+        case "/guardar":
+            console.say("Todavía no hay nada que guardar.")
+        case "/cargar":
+            saved = read_saved(path)
+            conversation.restart()
+            conversation.turns += [
+                turn
+                for turn in (saved or [[]])[-1]
+                if turn.role == "user" or (turn.role == "assistant" and parse_call(turn.content) is None)
+            ]
+            console.say(f"Sigue la última conversación de {path}: {len(conversation.turns)} mensajes.")
+        case _:
+            console.say(f"No hay {command}. {_HELP}")
 
 
 def _print_events(events: Iterator[Event], show_context: bool) -> None:

@@ -305,6 +305,11 @@ class AgentConfig(Layer):
     search: SearchConfig
     memory: MemoryConfig
     serve: ServeConfig
+    top_k: Annotated[int, Field(ge=0)] = Field(description="Sample among this many of the likeliest; 0 among all.")
+    min_p: Share = Field(description="Leave out what is less likely than this share of the likeliest.")
+    repetition_penalty: PositiveFloat = Field(
+        description="Above 1, what was said already is less likely; 1: no matter."
+    )
 
 
 class LayerNames(Layer):

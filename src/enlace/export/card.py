@@ -40,7 +40,7 @@ pipeline_tag: text-generation
 
 Modelo de lenguaje en español entrenado desde cero con ENLACE: {millions:.1f} millones de parámetros,
 {model.config.n_layers} capas, contexto de {train["seq_len"]} tokens, vocabulario de {vocab_size}. Arquitectura Qwen3.
-Entrenado con {tokens:.1f} millones de tokens en {run["precision"]} (perfil {run["hardware"]}).
+Entrenado con {tokens:.1f} millones de tokens en {run["precision"]} (perfil {run["hardware"]}, ejecución {run["run"]}).
 
 ## Medidas
 

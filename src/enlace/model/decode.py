@@ -49,6 +49,7 @@ class Decoder:
         self._norm = model.norm.weight.detach()
         self._logits = _product(self._embedding, dtype)
         self._layers = []
+        block: Any  # nn.ModuleList gives plain modules
         for block in model.layers:
             attention, mlp = block.self_attn, block.mlp
             gains = (attention.q_norm.weight.expand(heads, width), attention.k_norm.weight.expand(kv_heads, width))

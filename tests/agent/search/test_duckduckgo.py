@@ -89,6 +89,12 @@ def test_a_result_without_snippet_does_not_take_the_next_one_s() -> None:
     assert without.snippet == "" and after.snippet.startswith("En HTML")
 
 
+def test_a_box_without_a_title_gives_its_snippet_to_nobody() -> None:
+    box = '<div class="result"><a class="result__snippet" href="/">de nadie</a></div>'
+    (found,) = read(f'<div class="result"><a class="result__a" href="https://e.org/">a</a></div>{box}').results
+    assert found.snippet == ""
+
+
 def test_the_html_layout_is_read_box_by_box_and_the_instant_answer_is_not() -> None:
     outcome = read(page("html"))
     assert outcome.results == (
@@ -147,6 +153,14 @@ def test_a_link_without_words_is_titled_with_its_host() -> None:
 def test_an_escaped_ampersand_in_a_link_is_decoded_before_it_is_unwrapped() -> None:
     (found,) = read(link("a", "/l/?kh=-1&amp;uddg=https%3A%2F%2Fe.org%2F%3Fa%3D1%26b%3D2")).results
     assert found.url == "https://e.org/?a=1&b=2"
+
+
+def test_a_page_made_to_be_slow_is_read_no_further_than_a_page_goes() -> None:
+    """Both took minutes where they were read to their end."""
+    deep = "<b>" * 20_000 + "".join(f"<a class=result-link href=https://e.org/{i}>x</a>" for i in range(20_000))
+    assert 0 < len(read(deep).results) <= 1000
+    assert read("<div class=result>" * 20_000).kind == "unreadable"
+    assert read("<table><tr><td>" * 20_000).kind == "unreadable"
 
 
 def test_an_address_found_twice_is_one_result() -> None:

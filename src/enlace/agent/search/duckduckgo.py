@@ -19,6 +19,12 @@ from enlace.config.schema import SearchConfig
 
 _SAFE_SEARCH = {"strict": "1", "moderate": "-1", "off": "-2"}  # kp
 _BLOCKED = (202, 400, 403, 418, 429)
+# What is looked at: the boxes, titles, snippets and dates of lite, and then of html.
+_PARTS = (
+    "tr, a.result-link, td.result-snippet, span.timestamp, "
+    "div.result, a.result__a, .result__snippet, .result__extras__url > span"
+)
+_MAX_PARTS = 1000  # a page has a hundred or two; none may cost more than a few times that
 _CHALLENGE = "form#challenge-form, form#img-form, [class*='anomaly-modal__']"
 _NO_RESULTS = "div.result--no-result, div.no-results, div.no-results__message"
 _NO_RESULTS_TEXTS = ("No more results.", "No results.")  # of the lite layout, in a cell by itself
@@ -61,46 +67,26 @@ Row = tuple[str, str, str, str]  # title, href, snippet, date; as in the page
 
 
 def _rows(tree: LexborHTMLParser) -> Iterator[Row | None]:
-    yield from _html_rows(tree)
-    yield from _lite_rows(tree)
-
-
-def _html_rows(tree: LexborHTMLParser) -> Iterator[Row]:
-    for box in tree.css("div.result"):
-        link = box.css_first("a.result__a")
-        if link is None or "result--ad" in (box.attributes.get("class") or "").split():
-            continue
-        snippet = box.css_first(".result__snippet")
-        dates = (clean(span.text()) for span in box.css(".result__extras__url > span:not([class])"))
-        yield link.text(), _href(link), snippet.text() if snippet else "", next(dates, "")
-
-
-def _lite_rows(tree: LexborHTMLParser) -> Iterator[Row | None]:
-    """Nothing encloses a result: it goes from its link to the next one, over rows of which any may be missing."""
+    """Results of either layout, in the order of the page. In lite nothing encloses one: it goes from its link to the
+    next one, over table rows of which any may be missing. What is advertised ends the one before.
+    """
     row: Row | None = None
-    for node in tree.css("a.result-link, td.result-snippet, span.timestamp, tr.result-sponsored"):
+    advertised = False
+    for node in tree.css(_PARTS)[:_MAX_PARTS]:
         classes = (node.attributes.get("class") or "").split()
-        if "result-sponsored" in classes:  # comes before what is inside it
+        if node.tag == "tr" or "result" in classes:
+            if node.tag == "div":  # html's own box
+                yield row
+                row = None
+            advertised = "result-sponsored" in classes or "result--ad" in classes
+        elif advertised or "result-link" in classes or "result__a" in classes:
             yield row
-            row = None
-        elif _sponsored(node):
-            continue
-        elif "result-link" in classes:
-            yield row
-            row = (node.text(), _href(node), "", "")
-        elif row and "result-snippet" in classes:
-            row = (row[0], row[1], node.text(), row[3])
+            row = None if advertised else (node.text(), _href(node), "", "")
+        elif row and ("result-snippet" in classes or "result__snippet" in classes):
+            row = (row[0], row[1], row[2] or node.text(), row[3])
         elif row:
-            row = (row[0], row[1], row[2], clean(node.text()))
+            row = (row[0], row[1], row[2], row[3] or clean(node.text()))
     yield row
-
-
-def _sponsored(node: LexborNode) -> bool:
-    while (parent := node.parent) is not None and parent.tag != "table":
-        if parent.tag == "tr":
-            return "result-sponsored" in (parent.attributes.get("class") or "").split()
-        node = parent
-    return False
 
 
 def _href(link: LexborNode) -> str:
@@ -114,4 +100,4 @@ def _is_end(row: Row) -> bool:
 
 
 def _says_nothing(tree: LexborHTMLParser) -> bool:
-    return any(clean(cell.text()) in _NO_RESULTS_TEXTS for cell in tree.css("td, p"))
+    return any(clean(cell.text(deep=False)) in _NO_RESULTS_TEXTS for cell in tree.css("td, p"))

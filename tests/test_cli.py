@@ -49,7 +49,7 @@ def _fails(result: subprocess.CompletedProcess[str], *says: str, status: int = 1
 def test_help_is_in_spanish_and_lists_the_commands(project: Path) -> None:
     out = _enlace(project, "--help").stdout
     assert "modelo de lenguaje propio" in out
-    assert all(command in out for command in ("chat", "ask", "config", "summary"))
+    assert all(command in out for command in ("chat", "ask", "serve", "config", "summary"))
     bare = _enlace(project)
     assert (bare.returncode, bare.stdout) == (2, out), "no command is a mistake, but one that the help puts right"
     ask = " ".join(_enlace(project, "ask", "--help").stdout.split())
@@ -246,6 +246,15 @@ def test_chat_refuses_what_is_not_utf_8_and_tells_what_it_dropped_once(with_mode
     said = _enlace(with_model, "chat", "--max-new-tokens", "16", stdin="\n".join(lines) + "\n").stdout
     assert "(No caben los " in said
     assert "(No caben los " not in said[said.index("demasiado largo") :], "nothing was answered there"
+
+
+def test_what_the_model_reads_can_be_seen_and_stays_out_of_the_answer(with_model: Path) -> None:
+    shown = _enlace(with_model, "ask", "¿Qué come el perro?", "--ver-contexto", "--sin-buscar")
+    assert shown.returncode == 0
+    plain = _enlace(with_model, "ask", "¿Qué come el perro?", "--sin-buscar")
+    assert shown.stdout == plain.stdout and "Contexto" not in plain.stderr
+    assert "user: ¿Qué come el perro?" in shown.stderr and "Contexto: " in shown.stderr
+    assert all(part in shown.stderr for part in ("sistema", "mensaje nuevo", "búsquedas", "recuerdos", "historia"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, distill, export, memory, plan, remote, runs, search, specs, talk
+from enlace.commands import config, distill, export, memory, plan, remote, runs, search, serve, specs, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -25,6 +25,7 @@ app.add_typer(runs.app, name="runs")
 app.command()(runs.watch)
 app.command()(talk.chat)
 app.command()(talk.ask)
+app.command()(serve.serve)
 app.command()(search.search)
 app.add_typer(memory.app, name="memory")
 app.add_typer(remote.app, name="remote")
@@ -65,6 +66,12 @@ def summary() -> None:
             f"{100 * grounded['choice_accuracy']:.0f} % ± {100 * grounded['choice_interval']:.0f} "
             f"(azar {100 * grounded['choice_chance']:.0f} %), F1 {grounded['f1']:.2f} "
             f"(azar {grounded['f1_chance']:.2f})"
+        )
+    if tools := metrics.get("tools"):
+        console.say(
+            f"Búsquedas ({tools['questions']} preguntas): busca cuando hace falta el "
+            f"{100 * tools['called_when_needed']:.0f} %, con una consulta útil el {100 * tools['usable_query']:.0f} %; "
+            f"busca sin que haga falta el {100 * tools['called_needlessly']:.0f} %"
         )
     for sample in samples["answers"]:
         console.say(f"\n{sample['question']}\n→ {sample['answer']}")

@@ -8,21 +8,31 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from enlace import EnlaceError
-from enlace.data.chat import CHAT_TEMPLATE, Message, encode_conversation, encode_prompt
+from enlace.data.chat import CHAT_TEMPLATE, Message, count_tokens, encode_conversation, encode_prompt, prompt_overhead
 from enlace.data.clean import normalise
 from enlace.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 SYSTEM = Message("system", "Respondes con frases cortas.")
 QUESTION = Message("user", "¿Cómo se ceba el mate?")
+CALL = Message("assistant", "buscar: Cómo se ceba el mate")
+RESULT = Message("tool", "[1] Mate (e.org): Con agua caliente.")
 ANSWER = Message("assistant", "Con agua caliente,\n\nnunca hirviendo.")
 CONTENTS = st.text(st.one_of(st.sampled_from("aeo ¿«ñ\n1.,<>|'"), st.characters(codec="utf-8"))).filter(normalise)
+
+
+def _roles(calls: list[int]) -> list[str]:
+    """Roles of a conversation that makes so many calls in each of its turns."""
+    return [role for n in calls for role in ("user", *("assistant", "tool") * n, "assistant")]
+
+
 CONVERSATIONS = st.builds(
-    lambda system, contents: [
+    lambda system, calls, contents: [
         *([Message("system", system)] if system else []),
-        *(Message(("user", "assistant")[i % 2], content) for i, content in enumerate(contents)),
+        *(Message(role, content) for role, content in zip(_roles(calls), contents, strict=False)),
     ],
     st.none() | CONTENTS,
-    st.lists(CONTENTS, min_size=2, max_size=5),
+    st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    st.lists(CONTENTS, min_size=2, max_size=7),
 )
 
 
@@ -61,6 +71,28 @@ def test_only_answers_and_their_ends_are_trained(tokenizer: Tokenizer) -> None:
     assert tokenizer.im_end_id != tokenizer.pad_id
 
 
+def test_a_search_is_two_turns_and_its_result_is_not_trained(tokenizer: Tokenizer) -> None:
+    turns = [Message("user", "Hora del bus"), Message("assistant", "buscar: bus"), Message("tool", "A las 9")]
+    ids, mask = encode_conversation(tokenizer, [*turns, Message("assistant", "9")])
+    assert _rendered(tokenizer, ids) == (
+        "<|im_start|>user\nHora del bus<|im_end|>\n"
+        "<|im_start|>assistant\nbuscar: bus<|im_end|>\n"
+        "<|im_start|>tool\nA las 9<|im_end|>\n"
+        "<|im_start|>assistant\n9<|im_end|>\n"
+    )
+    assert _masked(tokenizer, ids, mask) == "buscar: bus<|im_end|>9<|im_end|>"
+    prompt = encode_prompt(tokenizer, turns)
+    assert ids[: len(prompt)] == prompt
+
+
+@given(CONVERSATIONS)
+def test_the_tokens_of_the_turns_add_up(tokenizer: Tokenizer, messages: list[Message]) -> None:
+    if messages[-1].role == "assistant":
+        messages = [*messages, QUESTION]
+    counted = sum(count_tokens(tokenizer, message) for message in messages) + prompt_overhead(tokenizer)
+    assert counted == len(encode_prompt(tokenizer, messages))
+
+
 @pytest.mark.parametrize("start", ["\n", " ", "¿", "«", "a", "1", "<|im_end|>"])
 def test_the_mask_does_not_depend_on_how_an_answer_begins(tokenizer: Tokenizer, start: str) -> None:
     """huggingface/trl#598: a marker searched for in the ids is missed when the next word changes its tokens."""
@@ -74,7 +106,7 @@ def test_the_mask_does_not_depend_on_how_an_answer_begins(tokenizer: Tokenizer, 
 @given(CONVERSATIONS)
 def test_the_prompt_is_what_training_did_not_teach(tokenizer: Tokenizer, messages: list[Message]) -> None:
     """NVIDIA-NeMo/Automodel#3739: training and chat must build the same ids."""
-    if messages[-1].role == "user":
+    if messages[-1].role != "assistant":
         messages = messages[:-1]
     ids, mask = encode_conversation(tokenizer, messages)
     prompt = encode_prompt(tokenizer, messages[:-1])
@@ -107,6 +139,10 @@ def test_decomposed_accents_give_the_same_ids(tokenizer: Tokenizer) -> None:
         ([QUESTION, QUESTION], "Turno 2: es de «user» y tocaba «assistant»"),
         ([QUESTION, SYSTEM], "Turno 2: es de «system»"),
         ([Message("tool", "x")], "Turno 1: es de «tool»"),
+        ([QUESTION, RESULT], "Turno 2: es de «tool» y tocaba «assistant»"),
+        ([QUESTION, CALL, RESULT, QUESTION], "Turno 4: es de «user» y tocaba «assistant»"),
+        ([QUESTION, CALL, RESULT, RESULT], "Turno 4: es de «tool»"),
+        ([QUESTION, CALL, CALL], "tocaba «user» o «tool»"),
         ([QUESTION, Message("assistant", " \u200b\n")], "«assistant» está vacío"),
         ([QUESTION], "ninguna respuesta"),
     ],
@@ -146,12 +182,25 @@ def test_the_template_gives_the_same_ids_and_mask_in_transformers(
         dicts, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, add_generation_prompt=False
     )
     assert (there["input_ids"], there["assistant_masks"]) == encode_conversation(tokenizer, messages)
-    if messages[-1].role == "user":
+    if messages[-1].role != "assistant":
         prompt = elsewhere.apply_chat_template(dicts, tokenize=True, return_dict=True, add_generation_prompt=True)
         assert prompt["input_ids"] == encode_prompt(tokenizer, messages)
 
 
-@pytest.mark.parametrize("messages", [[ANSWER], [QUESTION, QUESTION], [QUESTION, SYSTEM], [SYSTEM, SYSTEM]])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [ANSWER],
+        [QUESTION, QUESTION],
+        [QUESTION, SYSTEM],
+        [SYSTEM, SYSTEM],
+        [RESULT],
+        [QUESTION, RESULT],
+        [QUESTION, CALL, RESULT, QUESTION],
+        [QUESTION, CALL, RESULT, RESULT],
+        [QUESTION, CALL, CALL],
+    ],
+)
 def test_the_template_refuses_roles_out_of_order(elsewhere: Any, messages: list[Message]) -> None:
     with pytest.raises(jinja2.TemplateError, match="por turnos"):
         elsewhere.apply_chat_template([{"role": m.role, "content": m.content} for m in messages], tokenize=False)

@@ -179,12 +179,19 @@ def test_llama_cpp_stops_at_the_end_of_a_turn(running: dict[str, LlamaCpp], trai
     assert (answer["stop_type"], answer["content"]) == ("eos", "")
 
 
-def test_llama_cpp_renders_the_chat_as_it_was_taught(running: dict[str, LlamaCpp], trained: Trained) -> None:
+SEARCH = [Message("assistant", "buscar: Qué es el mate"), Message("tool", "[1] Mate (e.org): Una infusión.")]
+
+
+@pytest.mark.parametrize("ending", [[], SEARCH, SEARCH * 2], ids=["question", "search", "two searches"])
+def test_llama_cpp_renders_the_chat_as_it_was_taught(
+    running: dict[str, LlamaCpp], trained: Trained, ending: list[Message]
+) -> None:
     turns = [
         Message("system", "Breve."),
         Message("user", "¿Qué?\n\n- uno"),
         Message("assistant", "Sí"),
         Message("user", "¡Ah!"),
+        *ending,
     ]
     dicts = [{"role": turn.role, "content": turn.content} for turn in turns]
     rendered = running["f32"].post("/apply-template", messages=dicts)["prompt"]

@@ -1,68 +1,229 @@
-"""A conversation with a trained model: history, context and streaming."""
+"""A conversation: what is remembered, what is searched for, and the answer, as it comes.
+
+question ─► memories ─► context ─► model ─► answer
+                           ▲          │
+                           └─ search ◄┘ buscar: ...
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from enlace import EnlaceError
-from enlace.data.chat import Message, encode_prompt
-from enlace.export.trained import Trained
-from enlace.model.generate import Sampling, generate
+from enlace.agent.context import Context, Fitted, Search, assemble
+from enlace.agent.memory import Episode, Memory
+from enlace.agent.search import Outcome, Result, Searcher, fit, for_model
+from enlace.agent.speakers import Finish, Speaker, open_speaker
+from enlace.config.schema import AgentConfig
+from enlace.data.chat import Message
+from enlace.data.tools import call, may_be_call, parse_call, question_query, shares_words, source_line
+from enlace.model.generate import Sampling
+
+GAVE_UP = "No he sabido responder con lo que he encontrado."
+SEARCH_IS_OFF = "La búsqueda está apagada."
+# A query with fewer of the person's own words is not about what they asked: their question is searched for instead.
+_OWN_WORDS = 0.5
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Memories that are about the question."""
+
+    episodes: tuple[Episode, ...]
+
+
+@dataclass(frozen=True)
+class Searching:
+    """A search begins."""
+
+    query: str
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search ended, well or not."""
+
+    query: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Read:
+    """The model has this before it; its sources are those that the answer may draw on."""
+
+    context: Context
+
+
+@dataclass(frozen=True)
+class Said:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The answer is whole."""
+
+    reason: Finish
+
+
+Event = Remembered | Searching | Searched | Read | Said | Finished
 
 
 @dataclass
 class Chat:
-    """Turns so far, and how the model answers the next one."""
+    """Turns so far, and how the next one is answered."""
 
-    trained: Trained
+    speaker: Speaker
+    agent: AgentConfig
     sampling: Sampling
-    system: str  # first message of the conversation; empty for none
+    searcher: Searcher | None = None
+    memory: Memory | None = None
     turns: list[Message] = field(default_factory=list)
-    dropped: int = 0  # turns that the last answer could not see, for lack of context
+    clock: Callable[[], float] = time.time
 
     def restart(self) -> None:
-        """Forget the turns."""
+        """Forget the turns; what is remembered stays."""
         self.turns.clear()
-        self.dropped = 0
 
-    def reply(self, text: str) -> Iterator[str]:
-        """Pieces of the answer to `text`, as they come; both turns join the history once it ends or is cut short.
+    def reply(self, text: str) -> Iterator[Event]:
+        """What happens until `text` is answered; both turns join the history once it ends or is cut short.
 
         Raises:
-            EnlaceError: `text` is empty, or does not fit the context by itself.
+            EnlaceError: `text` is empty or does not fit the context; or the model cannot answer.
         """
-        self.dropped = 0
-        question = Message("user", text)
-        prompt = self._prompt([*self.turns, question])
-        decoder = self.trained.tokenizer.decode_stream()
-        context_length = self.trained.context_length
-        # Another seed at each turn, so that asking again can give another answer.
-        sampling = dataclasses.replace(self.sampling, seed=self.sampling.seed + len(self.turns))
+        recalled = self._recall(text)
+        if recalled:
+            yield Remembered(tuple(recalled))
+        searches: list[Search] = []
         pieces: list[str] = []
         try:
-            for token in generate(self.trained.model, prompt, sampling, self.trained.stop_ids, context_length):
-                if piece := decoder.push(token):
-                    pieces.append(piece)
-                    yield piece
-            if rest := decoder.finish():
-                pieces.append(rest)
-                yield rest
+            while True:
+                context = self._context(text, recalled, searches)
+                yield Read(context)
+                query = None
+                for event in self._turn(context):
+                    if isinstance(event, Said):
+                        pieces.append(event.text)
+                    if isinstance(event, _Called):
+                        query = event.query
+                    else:
+                        yield event
+                if query is None:
+                    break
+                if len(searches) >= max(1, self.agent.max_searches):
+                    pieces.append(GAVE_UP)
+                    yield Said(GAVE_UP)
+                    yield Finished("stop")
+                    break
+                yield from self._search(self._usable(query, text), searches)
+            self._remember(text)
         finally:
             if answer := "".join(pieces).strip():
-                self.turns += [question, Message("assistant", answer)]
+                self.turns += [Message("user", text), Message("assistant", answer)]
 
-    def _prompt(self, turns: list[Message]) -> list[int]:
-        """Ids of the newest turns that leave room for an answer; the oldest are dropped, two at a time."""
-        room = min(self.sampling.max_new_tokens, self.trained.context_length // 4)
-        system = [Message("system", self.system)] if self.system else []
-        for start in range(0, len(turns), 2):
-            ids = encode_prompt(self.trained.tokenizer, [*system, *turns[start:]])
-            if len(ids) + room <= self.trained.context_length:
-                self.dropped = start
-                return ids
-        raise EnlaceError(
-            f"El mensaje es demasiado largo: el modelo lee {self.trained.context_length} tokens y hacen falta "
-            f"{len(ids) + room}. Acórtalo."
+    def _context(self, text: str, recalled: Sequence[Episode], searches: Sequence[Search]) -> Context:
+        length = self.speaker.context_length
+        answer = min(self.sampling.max_new_tokens, length // 4)
+        return assemble(
+            self.speaker.count,
+            length - answer - self.speaker.overhead,
+            self.agent.shares,
+            system=self.agent.system,
+            newest=text,
+            history=self.turns,
+            memories=[episode.text for episode in recalled],
+            searches=searches,
         )
+
+    def _turn(self, context: Context) -> Iterator[Said | Finished | _Called]:
+        """What the model says: an answer as it comes, or a call once it is whole."""
+        # Another seed at each turn, so that asking again can give another answer.
+        sampling = dataclasses.replace(self.sampling, seed=self.sampling.seed + len(self.turns))
+        speech = self.speaker.speak(context.messages, sampling)
+        held: str | None = ""  # what may still become a call; None once it is an answer
+        try:
+            while True:
+                try:
+                    piece = next(speech)
+                except StopIteration as end:
+                    finish: Finish = end.value
+                    break
+                if held is None:
+                    yield Said(piece)
+                elif not may_be_call(held + piece):
+                    yield Said((held + piece).lstrip())
+                    held = None
+                else:
+                    held += piece
+        finally:
+            speech.close()
+        if held and (query := parse_call(held)) is not None:
+            yield _Called(query)
+            return
+        if held and held.strip():
+            yield Said(held.lstrip())
+        yield Finished(finish)
+
+    def _usable(self, query: str, text: str) -> str:
+        """`query`, if it is in the person's own words; else their question as they asked it."""
+        said = [text, *(turn.content for turn in self.turns if turn.role == "user")]
+        return query if shares_words(query, said) >= _OWN_WORDS else question_query(text)
+
+    def _search(self, query: str, searches: list[Search]) -> Iterator[Searching | Searched]:
+        if self.searcher is None:
+            searches.append(Search(call(query), lambda budget, first: Fitted(SEARCH_IS_OFF)))
+            return
+        yield Searching(query)
+        outcome = self.searcher.search(query)
+        searches.append(Search(call(query), lambda budget, first: self._fitted(outcome, budget, first)))
+        yield Searched(query, outcome)
+
+    def _fitted(self, outcome: Outcome, budget: int, first: int) -> Fitted:
+        """The result of a search as the model reads it, in at most `budget` tokens."""
+        count, config = self.speaker.count_text, self.agent.search
+        if not outcome.results:
+            return Fitted(for_model(outcome, count, budget, config))
+        given = budget  # for the same results in the words of `agent.search`, a little shorter than ours
+        while sources := fit(outcome.results, count, given, config):
+            lines = [source_line(first + i, r.title, r.host, r.snippet) for i, r in enumerate(sources)]
+            if (excess := count(text := "\n".join(lines)) - budget) <= 0:
+                return Fitted(text, sources, len(outcome.results) - len(sources))
+            given -= excess
+        return Fitted("", (), len(outcome.results))
+
+    def _recall(self, text: str) -> list[Episode]:
+        """What is remembered about `text` and is not before the model anyway."""
+        if self.memory is None or self.agent.memory.recall == 0:
+            return []
+        present = [text, *(turn.content for turn in self.turns)]
+        return self.memory.recall(text, self.agent.memory.recall, exclude=present)
+
+    def _remember(self, text: str) -> None:
+        """Keep what the person told; a question tells nothing about the house, and what the model says is no fact."""
+        if self.memory is not None and not text.strip().endswith("?"):
+            self.memory.write(Episode(self.clock(), "user", text))
+
+
+@dataclass(frozen=True)
+class _Called:
+    """The model wants to search."""
+
+    query: str
+
+
+def open_chat(agent: AgentConfig, model_folder: Path, sampling: Sampling, *, memory: bool = True) -> Chat:
+    """A conversation as `configs/agent` says; with `memory`, one that remembers. Raises EnlaceError without a model."""
+    speaker = open_speaker(agent, model_folder)
+    searcher = Searcher.from_config(agent.search) if agent.max_searches else None
+    kept = Memory.from_config(agent.memory) if memory else None
+    return Chat(speaker, agent, sampling, searcher, kept)
+
+
+def sources_of(events: Sequence[Event]) -> tuple[Result, ...]:
+    """The sources of an answer: those of the last context that the model read."""
+    return next((event.context.sources for event in reversed(events) if isinstance(event, Read)), ())

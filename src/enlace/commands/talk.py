@@ -14,7 +14,8 @@ from enlace.config.load import load_config
 from enlace.config.paths import project_root
 
 if TYPE_CHECKING:
-    from enlace.agent.loop import Chat
+    from enlace.agent.context import Context
+    from enlace.agent.loop import Chat, Event
     from enlace.model.generate import Sampling
 
 _HELP = (
@@ -54,6 +55,15 @@ RepetitionPenalty = Annotated[
 Seed = Annotated[
     int, typer.Option(min=0, max=2**63 - 1, metavar="ENTERO", help="La misma semilla da la misma respuesta.")
 ]
+SearchTheWeb = Annotated[
+    bool, typer.Option("--buscar/--sin-buscar", help="Si el modelo puede buscar en internet [por defecto: sí].")
+]
+Remember = Annotated[
+    bool, typer.Option("--recordar/--sin-recordar", help="Si recuerda lo que le cuentas [por defecto: sí en el chat].")
+]
+ShowContext = Annotated[
+    bool, typer.Option("--ver-contexto", help="Enseña lo que lee el modelo antes de responder, y qué no cupo.")
+]
 
 
 def chat(
@@ -65,23 +75,24 @@ def chat(
     min_p: MinP = None,
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
+    search: SearchTheWeb = True,
+    remember: Remember = True,
+    show_context: ShowContext = False,
 ) -> None:
     """Habla con el modelo. /nuevo, /guardar y /cargar llevan las conversaciones; /salir (o Ctrl-D) termina."""
     sampling = _sampling(max_new_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
-    conversation = _chat(model, sampling)
+    conversation = _chat(model, sampling, search, remember)
     console.say(_HELP)
     while (line := _read_line().strip()) != "/salir":
         try:
             if line.startswith("/"):
                 _obey(line, conversation)
             elif line:
-                _print_pieces(conversation.reply(line))
+                _print_events(conversation.reply(line), show_context)
         except KeyboardInterrupt:
             console.say(" (cortada)")
         except EnlaceError as error:
             console.say(str(error))
-        if line and conversation.dropped and not line.startswith("/"):
-            console.say(f"(No caben los {conversation.dropped} mensajes más viejos; el modelo ya no los ve.)")
 
 
 def ask(
@@ -96,6 +107,9 @@ def ask(
     min_p: MinP = None,
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
+    search: SearchTheWeb = True,
+    remember: Remember = False,
+    show_context: ShowContext = False,
 ) -> None:
     """Hace una pregunta y escribe la respuesta, para guiones."""
     try:
@@ -106,7 +120,7 @@ def ask(
     if not text.strip():
         raise EnlaceError('La pregunta está vacía. Escríbela entre comillas: enlace ask "¿Qué es el mate?"')
     sampling = _sampling(max_new_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
-    _print_pieces(_chat(model, sampling).reply(text))
+    _print_events(_chat(model, sampling, search, remember).reply(text), show_context)
 
 
 def _sampling(
@@ -133,18 +147,24 @@ def _sampling(
     )
 
 
-def _chat(model: Path | None, sampling: Sampling) -> Chat:
-    """A conversation with the model."""
-    from enlace.agent.loop import Chat
-    from enlace.export.trained import load_trained
+def _chat(model: Path | None, sampling: Sampling, search: bool, remember: bool) -> Chat:
+    """A conversation with who answers, as `configs/agent` says."""
+    from enlace.agent.loop import open_chat
+    from enlace.config.dotenv import load_dotenv
 
-    return Chat(load_trained(model or project_root() / "models" / "enlace"), sampling, load_config().agent.system)
+    root = project_root()
+    load_dotenv(root / ".env")
+    agent = load_config(root).agent
+    if not search:
+        agent = agent.model_copy(update={"max_searches": 0})
+    return open_chat(agent, model or root / "models" / "enlace", sampling, memory=remember)
 
 
 def _obey(line: str, conversation: Chat) -> None:
     """Do what a line that begins with / asks for."""
     from enlace.data.chat import Message
     from enlace.data.saved import read_saved, save_conversation
+    from enlace.data.tools import parse_call
 
     command, _, rest = line.partition(" ")
     path = Path(rest.strip()).expanduser() if rest.strip() else project_root() / "conversaciones.jsonl"
@@ -161,16 +181,57 @@ def _obey(line: str, conversation: Chat) -> None:
         case "/cargar":
             saved = read_saved(path)
             conversation.restart()
-            conversation.turns += [turn for turn in (saved or [[]])[-1] if turn.role != "system"]
+            conversation.turns += [
+                turn
+                for turn in (saved or [[]])[-1]
+                if turn.role == "user" or (turn.role == "assistant" and parse_call(turn.content) is None)
+            ]
             console.say(f"Sigue la última conversación de {path}: {len(conversation.turns)} mensajes.")
         case _:
             console.say(f"No hay {command}. {_HELP}")
 
 
-def _print_pieces(pieces: Iterator[str]) -> None:
-    for piece in pieces:
-        console.console.out(piece, end="", highlight=False)
+def _print_events(events: Iterator[Event], show_context: bool) -> None:
+    """The answer on the output; what else happens on stderr, so that scripts get the answer alone."""
+    from enlace.agent.loop import Read, Remembered, Said, Searched, Searching
+
+    context: Context | None = None
+    for event in events:
+        match event:
+            case Said(text):
+                console.console.out(text, end="", highlight=False)
+            case Remembered(episodes):
+                for episode in episodes:
+                    _note(f"(Recuerdo: {episode.text})")
+            case Searching(query):
+                _note(f"(Busco: {query})")
+            case Searched(_, outcome) if outcome.detail:
+                _note(f"({outcome.detail})")
+            case Read(context):
+                if show_context:
+                    _print_context(context)
     console.console.out("")
+    if context and context.sources:
+        for number, source in enumerate(context.sources, start=1):
+            _note(f"[{number}] {source.title}: {source.url}")
+    if context and context.dropped_turns:
+        console.say(f"(No caben los {context.dropped_turns} mensajes más viejos; el modelo ya no los ve.)")
+
+
+def _print_context(context: Context) -> None:
+    """The turns as the model reads them, and a table of what each part takes."""
+    from rich.table import Table
+
+    table = Table("parte", "tokens", "su parte", "dentro", "fuera", title=f"Contexto: {context.room} tokens")
+    for part in context.parts:
+        table.add_row(part.name, *map(str, (part.tokens, part.share, part.kept, part.dropped)))
+    for message in context.messages:
+        _note(f"{message.role}: {message.content}")
+    console.errors.print(table)
+
+
+def _note(line: str) -> None:
+    console.errors.print(line, markup=False, soft_wrap=True)
 
 
 def _read_line() -> str:

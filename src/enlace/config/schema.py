@@ -156,10 +156,18 @@ class ShardsConfig(Layer):
     shard_tokens: PositiveInt = Field(description="A new shard begins once this many tokens are reached.")
 
 
+class ToolsConfig(Layer):
+    """Which of the conversations teach the model to search."""
+
+    searches: Share = Field(description="Share of the questions about a document that are asked without its text.")
+    not_found: Share = Field(description="Share of those searches that find nothing.")
+
+
 class DataConfig(Layer):
     """The training text (`data:` of params.yaml). Apart, so that another mixture does not tokenise anything again."""
 
     shards: ShardsConfig
+    tools: ToolsConfig
     mixture: PhaseMixture
 
 
@@ -319,6 +327,47 @@ class MemoryConfig(Layer):
     )
 
 
+class ContextShares(Layer):
+    """Shares of the context, the room for the answer taken off, that each part of it may fill; they add up to 1.
+
+    The system text and the newest turn are never dropped: where they need more than their share, history gives it
+    first, then memories, then the results of the search. What is not needed goes to history.
+    """
+
+    system: Share
+    memories: Share
+    tools: Share = Field(description="Searches of this turn: calls and results; several share it.")
+    history: Share
+    newest: Share = Field(description="The person's newest turn.")
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> ContextShares:
+        total = sum(self.model_dump().values())
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"las partes del contexto suman {total:g}; tienen que sumar 1")
+        return self
+
+
+class HomeServer(Layer):
+    """A server that speaks OpenAI's protocol (llama.cpp, vLLM, ollama), in place of the own model."""
+
+    base_url: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", description="Up to /v1; without user, query or fragment."
+    )
+    model: str = Field(min_length=1, description="The name that the server knows it by.")
+    context_length: PositiveInt = Field(description="Tokens that it reads at once.")
+    timeout_seconds: PositiveFloat = Field(description="Most that it may be silent.")
+
+
+class ServeConfig(Layer):
+    """`enlace serve`: where it listens and how much it takes."""
+
+    host: str = Field(min_length=1, description="127.0.0.1: this machine only. Any other asks for SERVE_TOKEN in .env.")
+    port: Annotated[int, Field(ge=1, le=65_535)]
+    waiting: Annotated[int, Field(ge=0, le=1000)] = Field(description="Questions that may wait while one is answered.")
+    request_kib: PositiveInt = Field(description="Largest request, in KiB.")
+
+
 class AgentConfig(Layer):
     """How the model is talked to (`configs/agent/<name>.yaml`)."""
 
@@ -326,13 +375,18 @@ class AgentConfig(Layer):
     max_new_tokens: PositiveInt
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
+    answers: Literal["own", "server"] = Field(description="Who answers: the own model, or `server`.")
+    server: HomeServer
+    shares: ContextShares
+    max_searches: Annotated[int, Field(ge=0, le=5)] = Field(description="Searches in one turn at most; 0: none ever.")
+    search: SearchConfig
+    memory: MemoryConfig
+    serve: ServeConfig
     top_k: Annotated[int, Field(ge=0)] = Field(description="Sample among this many of the likeliest; 0 among all.")
     min_p: Share = Field(description="Leave out what is less likely than this share of the likeliest.")
     repetition_penalty: PositiveFloat = Field(
         description="Above 1, what was said already is less likely; 1: no matter."
     )
-    search: SearchConfig
-    memory: MemoryConfig
 
 
 class LayerNames(Layer):

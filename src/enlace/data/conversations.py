@@ -21,6 +21,7 @@ class Conversation:
     messages: tuple[Message, ...]
     document_hash: str
     kind: str = ""  # of question
+    document: str = ""  # its id, "<source>:<title>"
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
@@ -39,8 +40,12 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
                         f"{where}: meta.document_hash tiene que ser de 16 cifras hexadecimales; si está así en "
                         f"data/specs, corrígelo o quítalo ahí, y repite `dvc repro -f distill-collect`"
                     )
-                kind = str(meta.get("kind", ""))
-                yield Conversation((*turns, Message("user", user), Message("assistant", assistant)), about, kind)
+                yield Conversation(
+                    (*turns, Message("user", user), Message("assistant", assistant)),
+                    about,
+                    kind=str(meta.get("kind", "")),
+                    document=str(meta.get("document", "")),
+                )
             case _:
                 raise EnlaceError(f"{where}: faltan system, user, assistant o meta; repite `dvc repro distill-collect`")
 

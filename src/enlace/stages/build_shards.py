@@ -10,6 +10,7 @@ from enlace.console import run_main, say
 from enlace.data.build import build_shards
 from enlace.data.conversations import read_conversations
 from enlace.data.documents import read_documents
+from enlace.data.tool_turns import with_searches
 from enlace.durable import reason
 
 RAW = Path("data/raw")
@@ -34,7 +35,8 @@ def main() -> None:
             f"{error.filename}: no se puede leer ({reason(error)}); repite `dvc repro -f fetch-corpus`"
         ) from error
     documents = (document for path in sorted(RAW.glob("*.jsonl")) for document in read_documents(path))
-    manifest = build_shards(documents, read_conversations(CONVERSATIONS), config.data.shards, OUT, sources)
+    conversations = with_searches(read_conversations(CONVERSATIONS), config.data.tools)
+    manifest = build_shards(documents, conversations, config.data.shards, OUT, sources)
     for stream in manifest.streams:
         tokens = sum(shard.tokens for shard in stream.shards)
         count = sum(shard.documents for shard in stream.shards)

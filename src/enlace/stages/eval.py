@@ -14,6 +14,7 @@ from enlace.data.shards import open_shards
 from enlace.durable import write_atomic
 from enlace.eval.plots import bars, training_curves, write_pictures
 from enlace.eval.report import held_out_questions, question_figures, samples, score_bars, text_figures
+from enlace.eval.tools import tool_figures
 from enlace.export.card import model_card
 from enlace.export.trained import load_trained
 from enlace.model.transformer import head_dim
@@ -31,12 +32,15 @@ def main() -> None:
     width = head_dim(trained.model.config)
     runtime = prepare(config.layers.hardware, config.hardware, profiles, this_machine(), width)
     trained.model.to(runtime.device)
-    questions = held_out_questions(read_conversations(CONVERSATIONS), config.data.shards.val_fraction)
+    conversations = list(read_conversations(CONVERSATIONS))
+    val_fraction, settings = config.data.shards.val_fraction, config.eval
+    questions = held_out_questions(conversations, val_fraction)
     with runtime.compute():
         bpb = text_figures(trained, open_shards(SHARDS), config.eval.max_documents)
         grounded, answers = question_figures(trained, questions, config.eval)
+        tools = tool_figures(trained, conversations, val_fraction, settings.max_conversations, settings.max_new_tokens)
         shown = samples(trained, answers, config.eval)
-    metrics = _rounded({"bits_per_byte": bpb, "grounded": grounded})
+    metrics = _rounded({"bits_per_byte": bpb, "grounded": grounded, "tools": tools})
     _write_json(REPORTS / "metrics.json", metrics)
     run, sources = (json.loads(path.read_bytes()) for path in (MODEL / "run.json", SHARDS / "sources.json"))
     write_atomic(CARD, model_card(trained.model, run, metrics, sources).encode())

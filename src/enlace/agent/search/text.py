@@ -48,5 +48,8 @@ def result(title: str, href: str, snippet: str = "", date: str = "") -> Result |
 
 
 def distinct(results: list[Result]) -> tuple[Result, ...]:
-    """`results` in their order, each address once."""
-    return tuple({result.url: result for result in reversed(results)}.values())[::-1]
+    """`results` in their order, each address where it comes first."""
+    first: dict[str, Result] = {}
+    for found in results:
+        first.setdefault(found.url, found)
+    return tuple(first.values())

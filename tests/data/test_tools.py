@@ -3,10 +3,10 @@ import pytest
 from enlace.data.tools import (
     as_data,
     call,
+    is_about,
     may_be_call,
     parse_call,
     question_query,
-    shares_words,
     source_line,
 )
 
@@ -85,15 +85,22 @@ def test_a_source_without_a_place_says_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "share"),
+    ("query", "question", "about"),
     [
-        ("Qué es el mate", 1.0),
-        ("mate argentino", 0.5),
-        ("MATE", 1.0),
-        ("contraseña de Ana", 0.0),
-        ("", 0.0),
-        ("¿?", 0.0),
+        ("Qué es el mate", "¿Qué es el mate?", True),
+        ("mate", "¿Qué es el mate?", True),
+        ("MATE", "¿Qué es el mate?", True),
+        ("mate ingredientes", "¿Qué es el mate?", True),
+        ("ingredientes de una infusión amarga de mate", "¿Qué es el mate?", False),
+        ("contraseña de Ana", "¿Qué es el mate?", False),
+        ("Quién fue Julio César", "¿Quién fue Bruce Lee?", False),
+        ("De qué nacionalidad fue Bony", "¿De qué nacionalidad fue Giotto?", False),
+        ("Quién fue Bruce", "¿Quién fue Bruce Lee?", True),
+        ("Quién fue", "¿Quién fue Bruce Lee?", False),
+        ("guerra de 1714", "¿Qué pasó en la guerra de 1936?", False),
+        ("", "¿Qué es el mate?", False),
+        ("¿?", "¿Qué es el mate?", False),
     ],
 )
-def test_a_query_is_of_the_persons_own_words(query: str, share: float) -> None:
-    assert shares_words(query, ["¿Qué es el mate?"]) == share
+def test_a_query_is_about_what_was_said(query: str, question: str, about: bool) -> None:
+    assert is_about(query, [question]) == about

@@ -19,13 +19,11 @@ from enlace.agent.search import Outcome, Result, Searcher, fit, for_model
 from enlace.agent.speakers import Finish, Speaker, open_speaker
 from enlace.config.schema import AgentConfig
 from enlace.data.chat import Message
-from enlace.data.tools import call, may_be_call, parse_call, question_query, shares_words, source_line
+from enlace.data.tools import call, is_about, may_be_call, parse_call, question_query, source_line
 from enlace.model.generate import Sampling
 
 GAVE_UP = "No he sabido responder con lo que he encontrado."
 SEARCH_IS_OFF = "La búsqueda está apagada."
-# A query with fewer of the person's own words is not about what they asked: their question is searched for instead.
-_OWN_WORDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -170,9 +168,9 @@ class Chat:
         yield Finished(finish)
 
     def _usable(self, query: str, text: str) -> str:
-        """`query`, if it is in the person's own words; else their question as they asked it."""
+        """`query`, if it is about what the person said; else their question as they asked it."""
         said = [text, *(turn.content for turn in self.turns if turn.role == "user")]
-        return query if shares_words(query, said) >= _OWN_WORDS else question_query(text)
+        return query if is_about(query, said) else question_query(text)
 
     def _search(self, query: str, searches: list[Search]) -> Iterator[Searching | Searched]:
         if self.searcher is None:

@@ -61,15 +61,26 @@ def source_line(number: int, title: str, host: str, text: str) -> str:
     return f"[{number}] {as_data(title)}{where}: {as_data(text)}"
 
 
-def shares_words(query: str, said: Iterable[str]) -> float:
-    """Share of the words of `query` (from three letters, or figures) that stand in what was said; 0 without words.
+# Words that are in any question: sharing them says nothing.
+_COMMON = re.compile(
+    "qué|quién(es)?|cuál(es)?|cuándo|dónde|cómo|cuánt[oa]s?|por|para|con|los|las|del|una|unos?|unas|que|fue|fueron|eran?|son"
+    "|están?|estaba|hay|tiene"
+)
 
-    A query of a person's own words finds what they asked, and cannot carry off what was read in a page.
+
+def is_about(query: str, said: Iterable[str]) -> bool:
+    """Whether `query` is about what was said: every name in it was said, and at least half of its other words.
+
+    A query of a person's own words finds what they asked, where a small model makes up names; and it cannot carry off
+    what was read in a page.
     """
-    words = _words(query)
-    known = {word for text in said for word in _words(text)}
-    return sum(word in known for word in words) / len(words) if words else 0.0
+    known = {word.casefold() for text in said for word in _words(text)}
+    words = [word for word in _words(query) if not _COMMON.fullmatch(word.casefold())]
+    names = [word for word in words if not word.islower()]
+    heard = sum(word.casefold() in known for word in words)
+    return bool(words) and 2 * heard >= len(words) and all(name.casefold() in known for name in names)
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in re.findall(r"\w+", normalise(text).casefold()) if len(word) > 2 or word.isdigit()]
+    """Words of three letters or more, and figures."""
+    return [word for word in re.findall(r"\w+", normalise(text)) if len(word) > 2 or word.isdigit()]

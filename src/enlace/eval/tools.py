@@ -12,12 +12,10 @@ from enlace.data.chat import Message, encode_prompt
 from enlace.data.conversations import Conversation
 from enlace.data.dedup import is_held_out
 from enlace.data.tool_turns import as_search
-from enlace.data.tools import may_be_call, parse_call, shares_words
+from enlace.data.tools import is_about, may_be_call, parse_call
 from enlace.eval.grounded import word_f1
 from enlace.export.trained import Trained
 from enlace.model.generate import Sampling, generate
-
-USABLE = 0.5  # of the words of a query have to be the question's
 
 
 def tool_figures(
@@ -47,7 +45,7 @@ def tool_figures(
         *asked, _, _, answer = search
         query = _called(trained, asked, max_new_tokens)
         called += query is not None
-        usable += query is not None and shares_words(query, [asked[-1].content]) >= USABLE
+        usable += query is not None and is_about(query, [asked[-1].content])
         needless += _called(trained, direct, max_new_tokens) is not None
         found += word_f1(_said(trained, search[:-1], max_new_tokens), answer.content)
     n = len(fitting)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from enlace import EnlaceError
 from enlace.config import yaml12
+from enlace.config.load import wrong
 from enlace.data.clean import normalise
 from enlace.eval.scoring import Span, nats
 from enlace.export.trained import Trained
@@ -69,12 +70,16 @@ class Pair:
 def load_phenomena(path: Path) -> dict[str, Phenomenon]:
     """The phenomena by name. Raises EnlaceError naming the file and what is wrong in it."""
     raw = yaml12.load(path)
-    try:
-        return {name: Phenomenon.model_validate(value, strict=False) for name, value in raw.items()}
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise EnlaceError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+    if not isinstance(raw, dict) or not raw:
+        raise EnlaceError(f"{path}: tiene que ser una lista de fenómenos, cada uno con su nombre")
+    found = {}
+    for name, value in raw.items():
+        try:
+            found[name] = Phenomenon.model_validate(value, strict=False)
+        except ValidationError as error:
+            details = (f"{'.'.join(map(str, (name, *each['loc'])))}: {wrong(each)}" for each in error.errors())
+            raise EnlaceError(f"{path}: {'; '.join(details).replace('Value error, ', '')}") from error
+    return found
 
 
 def generate_pairs(phenomena: Mapping[str, Phenomenon], max_pairs: int) -> list[Pair]:

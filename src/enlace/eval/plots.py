@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INK, _QUIET, _ACCENT, _WARM = "#1f2933", "#66717d", "#0b6e99", "#c2410c"
+_COLORS = {"texto reservado": _ACCENT, "respuestas reservadas": _WARM}
 _WIDTH = 4.6  # inches: 331 px at the natural size, so that letters are not made smaller on a phone
 
 
@@ -144,12 +145,12 @@ def line_chart(
     figure = _figure(2.9)
     axes = figure.subplots()
     last = max((steps[-1] for steps, _ in series.values() if steps), default=1)
-    for (name, (steps, values)), color in zip(series.items(), (_QUIET, _ACCENT, _WARM)):
+    for name, (steps, values) in series.items():
         dense = len(steps) > 100
         axes.plot(
             steps,
             values,
-            color=color,
+            color=_COLORS.get(name, _QUIET),
             linewidth=0.8 if dense else 1.6,
             marker="" if dense else "o",
             markersize=3,

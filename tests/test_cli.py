@@ -209,6 +209,11 @@ def test_without_a_model_or_a_report_it_says_how_to_make_one(project: Path) -> N
     _fails(_enlace(project, "summary"), "metrics.json", "make repro")
 
 
+def test_comparing_asks_for_a_model_in_the_format_of_hugging_face(project: Path) -> None:
+    (project / "vacía").mkdir()
+    _fails(_enlace(project, "eval", "lm", "vacía"), "vacía", "config.json", "enlace export hf")
+
+
 def test_summary_shows_figures_beside_chance_and_samples(project: Path) -> None:
     reports = project / "reports"
     reports.mkdir()

@@ -18,7 +18,7 @@ app = App("La evaluación: comparar modelos con las mismas preguntas.")
 @app.command("lm")
 def lm(
     models: Annotated[
-        list[Path], typer.Argument(metavar="CARPETA…", help="Modelos en el formato de Hugging Face, el tuyo u otros.")
+        list[Path], typer.Argument(metavar="CARPETA", help="Modelos en el formato de Hugging Face, el tuyo u otros.")
     ],
     tasks: Annotated[
         str, typer.Option(metavar="TAREAS", help="Otras tareas de lm-evaluation-harness, separadas por comas; con red.")

@@ -176,7 +176,7 @@ snapshot() {
 }
 
 # What train and eval read that other stages make.
-NEEDED=(data/shards data/distill/conversations.jsonl)
+NEEDED=(data/raw data/shards data/distill/conversations.jsonl)
 
 push() {
   local path
@@ -185,7 +185,7 @@ push() {
     [[ $DIRTY ]] || fail "los shards no son los de esta configuración. Hazlos con: dvc repro build-shards"
   fi
   send_code
-  say "Envío los shards…"
+  say "Envío los textos y los shards…"
   rsync_ "envío de los shards" -R --delete "${NEEDED[@]}" "$HOST:$DIR/"
   on_server "apunta que el envío está entero" <<'END'
     git rev-parse HEAD > .remote/pushed.tmp

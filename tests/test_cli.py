@@ -298,20 +298,28 @@ def test_without_a_model_or_a_report_it_says_how_to_make_one(project: Path) -> N
     _fails(_enlace(project, "summary"), "metrics.json", "make repro")
 
 
+def test_comparing_asks_for_a_model_in_the_format_of_hugging_face(project: Path) -> None:
+    (project / "vacía").mkdir()
+    _fails(_enlace(project, "eval", "lm", "vacía"), "vacía", "config.json", "enlace export hf")
+
+
 def test_summary_shows_figures_beside_chance_and_samples(project: Path) -> None:
     reports = project / "reports"
     reports.mkdir()
     grounded = {
         "questions": 200,
         "choice_accuracy": 0.61,
-        "choice_interval": 0.07,
+        "choice_accuracy_low": 0.54,
+        "choice_accuracy_high": 0.68,
         "choice_chance": 0.25,
         "f1": 0.31,
         "f1_chance": 0.12,
     }
-    (reports / "metrics.json").write_text(json.dumps({"bits_per_byte": {"wiki": 1.5}, "grounded": grounded}))
+    metrics = {"bits_per_byte": {"wiki": 1.5}, "grounded": grounded, "pairs": {"accuracy": 0.607}}
+    (reports / "metrics.json").write_text(json.dumps(metrics))
     sample = {"question": "¿Qué [es] esto?", "answer": "pan", "right": "pan"}
     continued = {"prompt": "El arroz", "text": " es blanco"}
     (reports / "samples.json").write_text(json.dumps({"answers": [sample], "continuations": [continued]}))
     out = _enlace(project, "summary").stdout
-    assert "1.500" in out and "61 %" in out and "azar 25 %" in out and "¿Qué [es] esto?" in out and "make chat" in out
+    assert "1.500" in out and "61 % (intervalo 54 a 68; azar 25 %), F1 0.31" in out and "61 % de los pares" in out
+    assert "¿Qué [es] esto?" in out and "make chat" in out

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, distill, export, memory, plan, remote, runs, search, serve, specs, talk
+from enlace.commands import config, distill, evaluate, export, memory, plan, remote, runs, search, serve, specs, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -23,6 +23,7 @@ app.add_typer(specs.app, name="specs")
 app.add_typer(distill.app, name="distill")
 app.add_typer(runs.app, name="runs")
 app.command()(runs.watch)
+app.add_typer(evaluate.app, name="eval")
 app.command()(talk.chat)
 app.command()(talk.ask)
 app.command()(serve.serve)
@@ -54,7 +55,7 @@ def summary() -> None:
     """Enseña las medidas y unas muestras del modelo entrenado."""
     reports = project_root() / "reports"
     metrics, samples = (
-        _read_report(reports / "metrics.json", "bits_per_byte", "grounded"),
+        _read_report(reports / "metrics.json", "bits_per_byte", "grounded", "pairs"),
         _read_report(reports / "samples.json", "answers", "continuations"),
     )
     console.say("")
@@ -63,9 +64,9 @@ def summary() -> None:
     if grounded := metrics["grounded"]:
         console.say(
             f"Preguntas sobre un texto reservado ({grounded['questions']}): elige la respuesta buena de 4 en el "
-            f"{100 * grounded['choice_accuracy']:.0f} % ± {100 * grounded['choice_interval']:.0f} "
-            f"(azar {100 * grounded['choice_chance']:.0f} %), F1 {grounded['f1']:.2f} "
-            f"(azar {grounded['f1_chance']:.2f})"
+            f"{100 * grounded['choice_accuracy']:.0f} % (intervalo {100 * grounded['choice_accuracy_low']:.0f} a "
+            f"{100 * grounded['choice_accuracy_high']:.0f}; azar {100 * grounded['choice_chance']:.0f} %)"
+            + (f", F1 {grounded['f1']:.2f} (azar {grounded['f1_chance']:.2f})" if "f1" in grounded else "")
         )
     if tools := metrics.get("tools"):
         console.say(
@@ -73,11 +74,15 @@ def summary() -> None:
             f"{100 * tools['called_when_needed']:.0f} %, con una consulta útil el {100 * tools['usable_query']:.0f} %; "
             f"busca sin que haga falta el {100 * tools['called_needlessly']:.0f} %"
         )
+    pairs = metrics["pairs"]
+    console.say(f"Gramática: acierta el {100 * pairs['accuracy']:.0f} % de los pares mínimos (azar 50 %)")
     for sample in samples["answers"]:
         console.say(f"\n{sample['question']}\n→ {sample['answer']}")
     for sample in samples["continuations"]:
         console.say(f"\n{sample['prompt']}→{sample['text']}")
-    console.say("\nCurvas: reports/training.png. Ficha del modelo: models/MODEL_CARD.md. Habla con él: make chat")
+    console.say(
+        "\nEl informe entero: reports/informe.html. Ficha del modelo: models/MODEL_CARD.md. Habla con él: make chat"
+    )
 
 
 def _read_report(path: Path, *keys: str) -> dict[str, Any]:

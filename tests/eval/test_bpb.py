@@ -56,11 +56,26 @@ def test_does_not_depend_on_the_order_of_the_documents(model: Transformer) -> No
 
 
 @given(st.integers(2, 300), st.integers(8, 64))
-def test_windows_score_each_token_once_with_half_a_context_before_it(n: int, context: int) -> None:
+def test_windows_score_each_token_once_after_the_one_before(n: int, context: int) -> None:
     ids = list(range(n))
     scored: list[int] = []
-    for window, done in scoring_windows(ids, context):
-        assert len(window) <= context + 1
-        assert done == 0 or done >= min(context // 2, window[0] + done)
-        scored += window[1:][done:]
+    windows = scoring_windows(ids, context)
+    for window in windows:
+        assert len(window.ids) <= context + 1
+        assert list(window.ids) == list(range(window.ids[0], window.ids[-1] + 1))
+        scored += window.ids[window.n_given :]
     assert scored == ids[1:]
+    assert n <= context or len(windows[-1].ids) == context + 1, "the last window reaches back as far as it can"
+
+
+def test_a_long_document_is_scored_as_its_windows_one_by_one(model: Transformer) -> None:
+    document = _documents(75)[0]
+    ids = [0, *map(int, document[:-1])]
+    nats = 0.0
+    for start, first in ((0, 1), (32, 33), (43, 65)):  # two whole windows, and one that reaches back to be whole
+        window = ids[start : start + 33]
+        with torch.no_grad():
+            log_p = model.logits(model(torch.tensor([window[:-1]]))).log_softmax(-1)[0]
+        nats -= sum(float(log_p[i - start - 1, ids[i]]) for i in range(first, min(start + 33, len(ids))))
+    expected = nats / math.log(2) / int(LENGTHS[document].sum())
+    assert bits_per_byte(model, [document], LENGTHS, 0, 32) == pytest.approx(expected, rel=1e-5)

@@ -6,44 +6,29 @@ from pathlib import Path
 import pytest
 import torch
 
-from enlace.config.schema import EvalConfig, ModelConfig, PhaseMixture, TrainConfig
+from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.chat import Message, encode_prompt
 from enlace.data.conversations import Conversation
 from enlace.data.shards import Shards
-from enlace.data.tokenizer import Tokenizer
 from enlace.eval.grounded import (
     CANDIDATES,
+    Answered,
+    Cost,
     Question,
-    answer_bits_per_byte,
-    binomial_interval,
-    choice_accuracy,
+    answer_costs,
     fitting,
+    is_refusal,
+    judge,
+    unanswerable,
     with_distractors,
     word_f1,
 )
-from enlace.eval.report import held_out_questions, question_figures, samples, score_bars, text_figures
-from enlace.export.card import model_card
+from enlace.eval.report import question_figures, refusal_figures
 from enlace.export.trained import Trained, load_trained
 from enlace.export.weights import save_weights
-from enlace.model.transformer import Transformer
 from enlace.train.run import make_trainer
+from tests.eval.conftest import SETTINGS
 from tests.train.test_trainer import cpu_runtime
-
-SETTINGS = EvalConfig(
-    max_documents=50,
-    max_conversations=40,
-    max_new_tokens=8,
-    temperature=0.8,
-    top_p=0.9,
-    seed=1,
-    prompts=("El perro come",),
-)
-
-
-@pytest.fixture
-def trained(model_config: ModelConfig, small_shards: Shards) -> Trained:
-    model = Transformer(model_config, small_shards.manifest.vocab_size).initialise(torch.Generator().manual_seed(0))
-    return Trained(model.eval(), Tokenizer.load(small_shards.tokenizer_path), 64)
 
 
 def _questions(n: int) -> list[Question]:
@@ -79,7 +64,7 @@ def test_a_model_that_learnt_the_answers_gives_them(
     trained = load_trained(tmp_path / "m")
     conversations = [
         Conversation(
-            (Message("user", f"Cuento.\n\n¿Quién {t[3:20]}?"), Message("assistant", t[:12])), "0" * 16, "quién"
+            (Message("user", f"{t[:12]}\n\n¿Quién {t[3:20]}?"), Message("assistant", t[:12])), "0" * 16, "quién"
         )
         for t in (
             "El perro come pan con aceite en el corral",
@@ -103,13 +88,14 @@ def test_the_choice_is_the_answer_that_the_passage_makes_likelier(
     ]
     habit = {"Ana": 1.0, "Luis": 5.0, "Marta": 7.0, "Pedro": 9.0}  # bits: "Ana" is likely after any text
 
-    def reads(trained: Trained, question: Question, answer: str) -> float:
-        return habit[answer] - (2.0 if f"Texto: {answer}" in question.text else 0.0)
+    def costs(bonus: float, asked: list[tuple[Question, str]]) -> list[Cost]:
+        read = (bonus if f"Texto: {answer}" in question.text else 0.0 for question, answer in asked)
+        return [Cost(math.log(2) * (habit[answer] - b), 1, 1) for (_, answer), b in zip(asked, read, strict=True)]
 
-    monkeypatch.setattr("enlace.eval.grounded.answer_bits_per_byte", reads)
-    assert choice_accuracy(trained, with_distractors(questions)) == 1
-    monkeypatch.setattr("enlace.eval.grounded.answer_bits_per_byte", lambda trained, question, answer: habit[answer])
-    assert choice_accuracy(trained, with_distractors(questions)) == 0, "a model that does not read gains nothing"
+    monkeypatch.setattr("enlace.eval.grounded.answer_costs", lambda trained, asked: costs(2.0, asked))
+    assert judge(trained, with_distractors(questions)) == [True] * 4
+    monkeypatch.setattr("enlace.eval.grounded.answer_costs", lambda trained, asked: costs(0.0, asked))
+    assert judge(trained, with_distractors(questions)) == [False] * 4, "a model that does not read gains nothing"
 
 
 def test_only_the_words_of_the_answer_are_scored(trained: Trained) -> None:
@@ -119,8 +105,10 @@ def test_only_the_words_of_the_answer_are_scored(trained: Trained) -> None:
     with torch.no_grad():
         log_p = trained.model.logits(trained.model(torch.tensor([prompt + answer_ids]))).log_softmax(-1)[0]
     nats = -sum(float(log_p[len(prompt) - 1 + i, id]) for i, id in enumerate(answer_ids))
-    expected = nats / math.log(2) / len("el perro")
-    assert answer_bits_per_byte(trained, question, "el perro") == pytest.approx(expected, rel=1e-5)
+    [cost] = answer_costs(trained, [(question, "el perro")])
+    assert cost.nats == pytest.approx(nats, rel=1e-5)
+    assert (cost.tokens, cost.bytes) == (len(answer_ids), len("el perro"))
+    assert cost.bits_per_byte == pytest.approx(nats / math.log(2) / len("el perro"), rel=1e-5)
 
 
 def test_questions_that_leave_no_room_are_left_out(trained: Trained) -> None:
@@ -128,33 +116,70 @@ def test_questions_that_leave_no_room_are_left_out(trained: Trained) -> None:
     assert fitting(trained, [*_questions(2), long], 8) == _questions(2)
 
 
-def test_only_questions_about_held_out_documents_are_asked() -> None:
-    turns = (Message("user", "¿Sí?"), Message("assistant", "Sí."))
-    low, high = Conversation(turns, "0" * 16), Conversation(turns, "f" * 16)
-    assert len(held_out_questions([low, high], 0.05)) == 1
+def test_an_answer_is_grounded_where_it_stands_in_the_passage_as_words() -> None:
+    def grounded(passage: str, answer: str) -> bool:
+        return Question((Message("user", f"Texto: {passage}\n\nPregunta: ¿Qué?"),), answer, "qué").grounded
+
+    assert grounded("Fue un poeta, y médico, de Lima.", "un poeta y médico")
+    assert not grounded("Fue un poetastro de Lima.", "un poeta")
+    assert not Question((Message("user", "¿Qué es un poeta?"),), "un poeta", "qué").grounded, "nothing to read"
 
 
-def test_figures_samples_and_card_of_a_whole_model(trained: Trained, small_shards: Shards) -> None:
-    bpb = text_figures(trained, small_shards, 50)
-    assert set(bpb) == {"cuentos"}
-    figures, answers = question_figures(trained, _questions(6), SETTINGS)
-    assert 0 <= figures["choice_accuracy"] <= 1 and figures["choice_chance"] == 0.25
-    shown = samples(trained, answers, SETTINGS)
-    assert len(shown["answers"]) == 3 and shown["continuations"][0]["prompt"] == "El perro come"
-    source = {"name": "cuentos", "documents": 3, "license": "CC BY-SA 4.0", "attribution": "De todos."}
-    run = {
-        "model": "mini",
-        "precision": "float32",
-        "hardware": "cpu",
-        "train": {"steps": 10, "batch_tokens": 100, "seq_len": 64},
-    }
-    card = model_card(trained.model, run, {"bits_per_byte": bpb}, [source])
-    assert all(text in card for text in ("CC BY-SA 4.0", "De todos.", "cuentos", f"| {bpb['cuentos']} |"))
+def _asked(passage: str, question: str, answer: str) -> Question:
+    return Question((Message("user", f"Texto: {passage}\n\nPregunta: {question}"),), answer, "x")
+
+
+def test_the_foreign_passage_says_nothing_of_what_is_asked() -> None:
+    questions = [
+        _asked("La sopa hierve veinte minutos.", "¿Cuánto hierve la sopa?", "veinte minutos"),
+        _asked("La sopa de ajo lleva pan.", "¿Qué lleva la sopa de ajo?", "pan"),
+        _asked("El Ebro nace en Fontibre.", "¿Dónde nace el Ebro?", "Fontibre"),
+        _asked("El Tajo pasa por Toledo.", "¿De qué habla el texto?", "El Tajo"),
+    ]
+    found = unanswerable(questions, 10)
+    assert found == unanswerable(questions[::-1], 10), "whatever the order"
+    assert len(found) == 3, "any text says what it speaks of"
+    for question in found:
+        topic = "sopa" if "sopa" in question.text.rpartition("Pregunta:")[2] else "nace"
+        assert topic not in question.passage
+        assert not question.grounded
+    assert len(unanswerable(questions, 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("El texto no lo dice.", True),
+        ("No lo sé.", True),
+        ("Eso no aparece en el pasaje.", True),
+        ("El texto no menciona dónde nació.", True),
+        ("Lo siento, no tengo información sobre eso.", True),
+        ("No puedo responder con este texto.", True),
+        ("No.", False),
+        ("un poeta que no publicó nada", False),
+        ("el veinte de mayo", False),
+        ("una ciudad que no tiene salida al mar", False),
+    ],
+)
+def test_what_counts_as_a_refusal(text: str, expected: bool) -> None:
+    assert is_refusal(text) == expected
+
+
+def test_refusals_are_counted_where_they_are_right_and_where_they_are_wrong(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = [_asked(f"El {name} tiene dueño.", f"¿Quién cuida al {name}?", "nadie") for name in ("perro", "gato")]
+    monkeypatch.setattr("enlace.eval.report.fitting", lambda trained, questions, room: list(questions))
+    monkeypatch.setattr("enlace.eval.report.answer", lambda trained, q, n: Answered(q, "El texto no lo dice."))
+    answers = [Answered(questions[0], "nadie"), Answered(questions[1], "No lo sé.")]
+    taught = Conversation((Message("user", "¿Y?"), Message("assistant", "El texto no lo dice.")), "f" * 16)
+    figures, given = refusal_figures(trained, questions, answers, [taught], SETTINGS)
+    assert (figures["refused"], figures["wrongly_refused"], figures["taught"]) == (1, 0.5, 1)
+    assert figures["questions"] == len(given) == 2
 
 
 def test_without_questions_there_are_no_figures(trained: Trained) -> None:
     assert question_figures(trained, [], SETTINGS) == ({}, [])
-    assert score_bars({}) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -163,7 +188,3 @@ def test_without_questions_there_are_no_figures(trained: Trained) -> None:
 )
 def test_word_f1(given: str, right: str, expected: float) -> None:
     assert word_f1(given, right) == pytest.approx(expected)
-
-
-def test_binomial_interval() -> None:
-    assert binomial_interval(0.5, 100) == pytest.approx(0.098)

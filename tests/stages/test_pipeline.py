@@ -43,7 +43,10 @@ SMALL = {
     "decay_steps": "10",
     "checkpoint_every": "4",
     "val_every": "12",
+    "max_pairs": "2",
     "max_conversations": "6",
+    "max_unanswerable": "2",
+    "samples": "2",
     "max_new_tokens": "4",
 }
 
@@ -108,8 +111,10 @@ def test_repro_runs_everything_once_and_an_experiment_runs_what_it_changes(clone
     assert "models/enlace/model.safetensors" in made and "data/shards/manifest.json" in made
     metrics = json.loads((clone / "reports/metrics.json").read_bytes())
     assert 0 < metrics["bits_per_byte"]["propio"] < 12
-    for picture in ("training", "bits_per_byte", "grounded"):
-        assert (clone / f"reports/{picture}.png").read_bytes().startswith(b"\x89PNG")
+    assert 0 <= metrics["pairs"]["accuracy"] <= 1 and metrics["choices"] == {}, "own text has no titles"
+    assert "Gramática: pares mínimos" in (clone / "reports/informe.html").read_text(encoding="utf-8")
+    plots = json.loads(_dvc(clone, "plots", "show", "--json"))
+    assert not plots.get("errors") and {"bits por byte", "pares mínimos", "pérdida"} <= set(plots["data"])
     assert "propio" in (clone / "models/MODEL_CARD.md").read_text(encoding="utf-8")
     assert len(list(clone.glob(".runs/*/step-*"))) == 1, "a finished run leaves its last checkpoint"
     assert "up to date" in _dvc(clone, "repro")

@@ -203,8 +203,12 @@ class EvalConfig(Layer):
     """What is measured after training (`eval:` of params.yaml)."""
 
     max_documents: PositiveInt = Field(description="Held-out documents scored per source.")
+    max_pairs: Annotated[int, Field(ge=2)] = Field(description="Minimal pairs of each phenomenon.")
+    max_choices: PositiveInt = Field(description="Held-out titles whose description is chosen among four.")
     max_conversations: PositiveInt = Field(description="Held-out conversations scored.")
-    max_new_tokens: PositiveInt = Field(description="Length of each sample.")
+    max_unanswerable: PositiveInt = Field(description="Held-out questions asked about a passage that does not say.")
+    samples: PositiveInt = Field(description="Texts written from nothing: variety, repetition, copying.")
+    max_new_tokens: PositiveInt = Field(description="Length of each answer and each sample.")
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     seed: Annotated[int, Field(ge=0, lt=2**32)]

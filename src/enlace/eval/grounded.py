@@ -1,8 +1,8 @@
 """Questions about a passage, from documents held out of training: does the model find the answer?
 
-Two measures. Choice: among the right answer and answers to other questions of the same kind, which one does the
-passage make likelier? Chance is 1 in `CANDIDATES`. Answers: what the model writes by itself, compared with the right
-answer word by word.
+Choice: among the right answer and answers to other questions of the same kind, which one does the passage make
+likelier? Chance is 1 in `CANDIDATES`. Answers: what the model writes by itself, compared with the right answer word by
+word, where that stands in the passage. Refusals: asked about a passage that does not say, does it say so?
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-import torch
-
-from enlace.data.chat import Message, encode_conversation, encode_prompt
+from enlace.data.chat import Message, encode_prompt
 from enlace.data.clean import normalise
 from enlace.data.conversations import Conversation
+from enlace.eval.scoring import Span, nats
 from enlace.export.trained import Trained
 from enlace.model.generate import Sampling, generate
-from enlace.train.loss import loss_sums
 
 CANDIDATES = 4
 
@@ -46,6 +44,16 @@ class Question:
         """What the person asked."""
         return self.prompt[-1].content
 
+    @property
+    def passage(self) -> str:
+        """What the person gave to read: all before the last blank line; may be empty."""
+        return self.text.rpartition("\n\n")[0]
+
+    @property
+    def grounded(self) -> bool:
+        """Whether the answer stands in the passage, but for case, signs and spaces."""
+        return f" {' '.join(_words(self.answer))} " in f" {' '.join(_words(self.passage))} "
+
     def without_passage(self) -> Question:
         """The same question alone: what follows the last blank line of what the person asked."""
         alone = Message("user", self.text.rpartition("\n\n")[2])
@@ -62,12 +70,17 @@ class Answered:
     @property
     def exact(self) -> bool:
         """Whether it is the right answer, but for case, signs and spaces."""
-        return _words(self.answer) == _words(self.question.answer)
+        return same_words(self.answer, self.question.answer)
 
     @property
     def f1(self) -> float:
         """Overlap of words with the right answer, from 0 to 1."""
         return word_f1(self.answer, self.question.answer)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it says that the text does not say."""
+        return is_refusal(self.answer)
 
 
 def fitting(trained: Trained, questions: Sequence[Question], room: int) -> list[Question]:
@@ -94,33 +107,51 @@ def with_distractors(questions: Sequence[Question]) -> list[tuple[Question, list
     return chosen
 
 
-def choice_accuracy(trained: Trained, sets: Sequence[tuple[Question, list[str]]]) -> float:
-    """Share of the questions whose right answer gains most from the passage; ties count as wrong.
+def judge(trained: Trained, sets: Sequence[tuple[Question, list[str]]]) -> list[bool]:
+    """Whether the right answer of each question gains most from the passage; ties count as wrong.
 
     The gain is in bits per byte, with the passage against without it: some answers are likely after any text, and that
     says nothing of whether this one was read (Holtzman et al., arXiv 2104.08315).
     """
-    right = 0
-    for question, candidates in sets:
-        alone = question.without_passage()
-        costs = [
-            answer_bits_per_byte(trained, question, candidate) - answer_bits_per_byte(trained, alone, candidate)
-            for candidate in candidates
-        ]
-        right += costs[0] < min(costs[1:])
-    return right / len(sets)
+    asked = [
+        (form, candidate)
+        for question, candidates in sets
+        for candidate in candidates
+        for form in (question, question.without_passage())
+    ]
+    costs = [cost.bits_per_byte for cost in answer_costs(trained, asked)]
+    gains = [alone - after for after, alone in zip(costs[::2], costs[1::2], strict=True)]
+    by_set = [gains[i : i + CANDIDATES] for i in range(0, len(gains), CANDIDATES)]
+    return [right > max(others) for right, *others in by_set]
 
 
-@torch.inference_mode()
-def answer_bits_per_byte(trained: Trained, question: Question, answer: str) -> float:
-    """Bits per byte of `answer` after the question; the tokens that end it are not scored."""
-    ids, mask = encode_conversation(trained.tokenizer, [*question.prompt, Message("assistant", answer)])
-    ids, mask = ids[: trained.context_length + 1], mask[: trained.context_length + 1]
-    tokens = torch.tensor([ids], device=trained.model.embed_tokens.weight.device)
-    scored = torch.tensor([mask], device=tokens.device, dtype=torch.bool) & (tokens != trained.tokenizer.im_end_id)
-    logits = trained.model.logits(trained.model(tokens[:, :-1]))
-    nats = float(loss_sums(logits, tokens[:, 1:], scored[:, 1:]).cross_entropy)
-    return nats / math.log(2) / len(normalise(answer).encode())
+@dataclass(frozen=True)
+class Cost:
+    """What an answer costs a model that reads the question; the token that ends the answer is not counted."""
+
+    nats: float
+    tokens: int
+    bytes: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Comparable between tokenizers."""
+        return self.nats / math.log(2) / self.bytes
+
+
+def answer_costs(trained: Trained, asked: Sequence[tuple[Question, str]]) -> list[Cost]:
+    """The cost of each answer after its question; one that goes beyond the context is scored as far as it fits."""
+    tokenizer = trained.tokenizer
+    spans = []
+    for question, answer in asked:
+        prompt, said = encode_prompt(tokenizer, question.prompt), tokenizer.encode(normalise(answer))
+        spans.append(Span((*prompt, *said)[: trained.context_length + 1], len(prompt)))
+    lengths = tokenizer.token_byte_lengths
+    return [
+        Cost(nats_, len(said), int(lengths[list(said)].sum()))
+        for nats_, span in zip(nats(trained.model, spans), spans, strict=True)
+        for said in [span.ids[span.n_given :]]
+    ]
 
 
 def answer(trained: Trained, question: Question, max_new_tokens: int) -> Answered:
@@ -131,6 +162,11 @@ def answer(trained: Trained, question: Question, max_new_tokens: int) -> Answere
     return Answered(question, trained.tokenizer.decode(ids).strip())
 
 
+def same_words(given: str, right: str) -> bool:
+    """Whether two texts are equal but for case, signs and spaces."""
+    return _words(given) == _words(right)
+
+
 def word_f1(given: str, right: str) -> float:
     """F1 of the bags of words of two texts (SQuAD, arXiv 1606.05250)."""
     a, b = Counter(_words(given)), Counter(_words(right))
@@ -138,9 +174,48 @@ def word_f1(given: str, right: str) -> float:
     return 2 * common / (a.total() + b.total()) if common else 0.0
 
 
-def binomial_interval(share: float, n: int) -> float:
-    """Half width of the 95 % interval of a share measured on `n` independent cases."""
-    return 1.96 * math.sqrt(share * (1 - share) / n)
+def unanswerable(questions: Sequence[Question], limit: int) -> list[Question]:
+    """Up to `limit` questions about somebody else's passage, which does not say; always the same ones.
+
+    The passage is that of another question, chosen by a hash among those that share no word of four letters or more
+    with the question. Questions about whatever the text is ("¿De qué habla el texto?") any text answers; they are left
+    out. The answer that they carry is the one that the passage does not give.
+    """
+    with_passage = [question for question in questions if question.passage]
+    passages = [(frozenset(_long_words(question.passage)), question.passage) for question in with_passage]
+    found = []
+    for question in with_passage:
+        alone = question.text.rpartition("\n\n")[2]
+        asked = _long_words(alone) - _FRAME
+        if not asked or _ABOUT_THE_TEXT & _long_words(alone):
+            continue
+        foreign = [passage for words, passage in passages if not asked & words]
+        if foreign:
+            other = min(foreign, key=lambda passage: blake2b(f"{question.text}\0{passage}".encode()).digest())
+            message = Message("user", f"{other}\n\n{alone}")
+            found.append(dataclasses.replace(question, prompt=(*question.prompt[:-1], message)))
+    return sorted(found, key=lambda question: blake2b(question.text.encode()).digest())[:limit]
+
+
+def is_refusal(text: str) -> bool:
+    """Whether an answer says that the text does not say it, in any of the usual ways."""
+    return bool(_REFUSAL.search(" ".join(text.casefold().split())))
+
+
+_FRAME = frozenset({"pregunta"})
+_ABOUT_THE_TEXT = frozenset({"texto", "pasaje", "menciona"})
+_REFUSAL = re.compile(
+    r"\bno (?:me )?(?:lo )?(?:dice|menciona|indica|especifica|explica|aclara|aparece|figura|consta|contiene|responde)\b"
+    r"|\bno se (?:dice|menciona|indica|especifica|explica|aclara|sabe|puede saber)\b"
+    r"|\bno (?:lo )?sé\b"
+    r"|\bno (?:hay|tengo|da|ofrece|incluye) (?:esa |suficiente |ninguna |la )?(?:información|datos|respuesta)\b"
+    r"|\bno (?:puedo|es posible|se puede) (?:responder|contestar|saber)\w*\b"
+    r"|\bno está en el texto\b"
+)
+
+
+def _long_words(text: str) -> set[str]:
+    return {word for word in _words(text) if len(word) >= 4}
 
 
 def _words(text: str) -> list[str]:

@@ -75,7 +75,7 @@ class Manifest(_Record):
 class Encoded:
     """A document ready to be written: ids, the mask of equal length (chat only), bytes of its text."""
 
-    ids: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32] | npt.NDArray[np.uint16]
     mask: npt.NDArray[np.uint8] | None
     n_bytes: int
 
@@ -199,14 +199,14 @@ def _write_shard(folder: Path, file: str, batch: list[Encoded], vocab_size: int)
         file=file,
         tokens=len(ids),
         documents=len(batch),
-        sha256=_write(folder / f"{file}.bin", ids.astype(_ID)),
+        sha256=_write(folder / f"{file}.bin", ids.astype(_ID, copy=False)),
         index_sha256=_write(folder / f"{file}.idx", ends.astype(_OFFSET)),
         mask_sha256=_write(folder / f"{file}.mask", np.concatenate(masks)) if masks else None,
     )
 
 
 def _write(path: Path, array: npt.NDArray[np.generic]) -> str:
-    data = array.tobytes()
+    data = array.view(np.uint8).data  # no second copy: a shard is the largest thing in memory
     path.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
 

@@ -11,13 +11,14 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, talk
+from enlace.commands import config, data, talk
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
 
 app = App("ENLACE: un modelo de lenguaje propio, en español, entrenado en casa.")
 app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
 app.command()(talk.chat)
 app.command()(talk.ask)
 

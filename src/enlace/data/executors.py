@@ -19,6 +19,7 @@ from enlace import EnlaceError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+_PATIENCE = 10  # seconds for the scheduler to answer
 _RETRIES = 3  # of a unit on a cluster, when the worker that had it dies
 
 
@@ -87,7 +88,7 @@ def _dask(scheduler: str) -> Iterator[Executor]:
     except ImportError:
         raise EnlaceError("data.executor: dask necesita distributed: pip install -e '.[cluster]'") from None
     try:
-        client = Client(scheduler, timeout=10)
+        client = Client(scheduler, timeout=_PATIENCE)
     except (OSError, ValueError) as error:
         raise WorkersLost(f"data.scheduler: no responde nadie en {scheduler} ({type(error).__name__})") from error
     with client:

@@ -1,4 +1,4 @@
-"""A build that dies: `python -m tests.data.child CONFIG RAW OUT UNIT_BYTES N` kills itself as it writes its Nth file."""
+"""A build that dies: `python -m tests.data.child CONFIG RAW OUT UNIT_BYTES N` kills itself at its Nth file."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_the_split_goes_by_what_the_text_was_before_cleaning() -> None:
         "área territorial e o sexto em população, com mais de 213 milhões de habitantes. É o único na América onde se "
         "fala majoritariamente a língua portuguesa e não o espanhol.",
         "Catalunya és un país europeu situat a la Mediterrània occidental, constituït com a comunitat autònoma. La "
-        "seva capital és la ciutat de Barcelona. Està situada al nord-est de la península, i limita al nord amb França.",
+        "seva capital és la ciutat de Barcelona. Està situada al nord-est de la península, i limita amb França.",
         "Galicia é unha comunidade autónoma española situada ao noroeste da península Ibérica, que ten a "
         "consideración de nacionalidade histórica. A súa capital é Santiago, e está formada polas provincias da "
         "Coruña, Lugo, Ourense e Pontevedra.",

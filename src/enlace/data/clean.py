@@ -23,9 +23,8 @@ _SPACES = re.compile(" {2,}")
 # circumflex is Romanian and French, upper-case A with tilde Portuguese: neither comes before these signs.
 _MOJIBAKE = re.compile("[ÃÂ][-¿Œ-ƒˆ˜–-›€™]|â€|ðŸ")
 _SUSPECT = re.compile("[\u00c2\u00c3\u00e2\u00f0][^ -~]")
-# Anything that the three patterns above might change: all but printable ASCII, tabs, line feeds, the letters of Latin
-# alphabets and ordinary punctuation.
-_UNUSUAL = re.compile("[^\t\n -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027\u2030-\u205e\u20ac]")
+# Anything that the three patterns above might change is in here, and little else.
+_UNUSUAL = re.compile("[^\t\n -~\u00a1-\u00ac\u00ae-\u0603\u2010-\u2027\u2030-\u205e\u2070-\u2fff\u3001-\ud7ff]")
 # White space is matched from the start of its run and never given back, here and below: a run is read once, whatever
 # follows it, where a plain "[ \t]+" would read the rest of it again from each of its characters.
 _LINE_END = re.compile(r"(?<![ \t])[ \t]++\n")

@@ -169,18 +169,22 @@ def _without_boilerplate(text: str, key: bytes, id: str, report: Report) -> str:
     lines = text.split("\n")
     counts = Counter(lines) if len(set(lines)) < len(lines) else Counter[str]()
     often = {line for line, n in counts.items() if n >= _REPEATS and line.count(" ") >= _REPEATED_WORDS - 1}
-    if not often and not _BOILERPLATE.search(text):
+    boilerplate = _BOILERPLATE.search(text)
+    if not often and not boilerplate:
         return text
     kept, seen = [], set()
     for line in lines:
-        if line in seen or (line and _BOILERPLATE.fullmatch(line)):
+        if line in seen or (boilerplate and line and _BOILERPLATE.fullmatch(line)):
             report.removed["boilerplate"] += 1
             report.sample("boilerplate", key, id, line)
             continue
         if line in often:
             seen.add(line)
         kept.append(line)
-    return normalise("\n".join(kept))
+    text = "\n".join(kept).strip("\n")
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return text
 
 
 def _without_personal_data(text: str, key: bytes, id: str, report: Report) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 PLACEHOLDERS = {
     "mail": "[correo]",
@@ -24,9 +24,12 @@ PLACEHOLDERS = {
 # Seven digits with nothing but a sign between them: no phone, document, account or card has fewer.
 _DIGITS = re.compile(r"\d(?:[ .\-/()]{0,2}\d){6}")
 _SIX = re.compile(r"\d{6}")
-_DOTTED = re.compile(r"\d\.\d{1,3}\.\d")
+_DOTTED = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
 
-_MAIL = re.compile(r"[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63})*\.[^\W\d_]{2,24}(?![\w@])")
+_COLONS = re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]")
+
+_MAIL_NAME = re.compile(r"(?<![\w.+\-])[\w.+\-]{1,64}$")
+_MAIL_HOST = re.compile(r"@[\w\-]{1,63}(?:\.[\w\-]{1,63})*\.[^\W\d_]{2,24}(?![\w@])")
 _DNI = re.compile(r"(?<![\w.\-])(?:\d{8}|\d{2}\.\d{3}\.\d{3}|[XYZxyz][ \-]?\d{7})[ \-]?[A-Za-z](?!\w)")
 _CUIT = re.compile(r"(?<![\w.\-])(?:20|2[3-7]|30|33|34)-?\d{8}-?\d(?![\w\-])")
 _RUT = re.compile(r"(?<![\w.\-])(?:\d{1,2}\.\d{3}\.\d{3}|\d{7,8})-[\dkK](?![\w\-])")
@@ -51,17 +54,48 @@ def without_personal_data(text: str) -> tuple[str, Counter[str]]:
     """`text` with placeholders for what is somebody's, and how many of each kind (the keys of `PLACEHOLDERS`)."""
     found: Counter[str] = Counter()
     if "@" in text:
-        text = _replace(text, _MAIL, "mail", found)
+        text = "".join(_without_mail(text, found))
     if _SIX.search(text):
         text = _replace(text, _CURP, "identity", found, _is_curp)
-    if _DIGITS.search(text):
-        for pattern, kind, check in _NUMBERS:
-            text = _replace(text, pattern, kind, found, check)
+    text = "".join(_without_numbers(text, found))
     if _DOTTED.search(text):
         text = _replace(text, _IPV4, "ip", found, _is_public_ip)
-    if "::" in text or text.count(":") >= 7:
+    if _COLONS.search(text):
         text = _replace(text, _IPV6, "ip", found, _is_public_ip)
     return text, found
+
+
+def _without_mail(text: str, found: Counter[str]) -> Iterator[str]:
+    """The parts of `text`, searched only around each "@"."""
+    done = 0
+    at = text.find("@")
+    while at >= 0:
+        first = max(done, at - 65)
+        name, host = _MAIL_NAME.search(text[first:at]), _MAIL_HOST.match(text, at)
+        if name and host:
+            yield text[done : first + name.start()]
+            yield PLACEHOLDERS["mail"]
+            found["mail"] += 1
+            done = host.end()
+        at = text.find("@", max(at + 1, done))
+    yield text[done:]
+
+
+def _without_numbers(text: str, found: Counter[str]) -> Iterator[str]:
+    """The parts of `text`, searched only in the lines that have a run of digits."""
+    done = 0
+    for match in _DIGITS.finditer(text):
+        if match.start() < done:
+            continue
+        start, end = text.rfind("\n", done, match.start()) + 1 or done, text.find("\n", match.end())
+        end = end if end >= 0 else len(text)
+        yield text[done:start]
+        line = text[start:end]
+        for pattern, kind, check in _NUMBERS:
+            line = _replace(line, pattern, kind, found, check)
+        yield line
+        done = end
+    yield text[done:]
 
 
 def _replace(text: str, pattern: re.Pattern[str], kind: str, found: Counter[str], check: Check | None = None) -> str:

@@ -48,13 +48,11 @@ def test_good_texts_pass_all_rules(documents: list[Document]) -> None:
 
 
 def test_boilerplate_lines_go_and_the_text_stays() -> None:
-    page = (
-        f"Usamos cookies propias y de terceros.\nLeer más\n{GOOD}\n© 2024 Mi Casa S.A.\nCompartir en Facebook\nImprimir"
-    )
+    page = f"Usamos cookies propias y de terceros.\nLeer más\n{GOOD}\n© 2024 Mi Casa S.A.\nCompartir en Facebook\nImprimir\n[ << Antes ]\n[Arriba][Índice]"
     kept, report = _clean(
         page, f"{GOOD}\nLas cookies de avena llevan mantequilla.\nImprimir el libro cuesta mucho.", boilerplate=True
     )
-    assert kept.texts[0] == GOOD and report.removed == {"boilerplate": 5}
+    assert kept.texts[0] == GOOD and report.removed == {"boilerplate": 7}
     assert kept.texts[1].endswith("Las cookies de avena llevan mantequilla.\nImprimir el libro cuesta mucho.")
     assert len(report.samples["boilerplate"]) == 5
 

@@ -34,6 +34,7 @@ _BOILERPLATE = re.compile(
     r"|(?:volver|ir) (?:arriba|al inicio|a la página principal)|página (?:anterior|siguiente)"
     r"|(?:haga|haz) clic aquí[^\n]{0,60}|suscríbete[^\n]{0,80}|iniciar sesión|regístrate|(?:aviso|nota) legal"
     r"|política de privacidad|términos y condiciones|imprimir|enviar por correo(?: electrónico)?"
+    r"|\[[^\]\n]*(?:<|>)[^\]\n]*\]|(?:\[[^\]\n]{1,40}\] ?){2,}"  # links to the pages around
     r"|(?:©|\(c\)|copyright)[^\n]{0,120}|[^\n]{0,60}todos los derechos reservados"
     r")\W*$",
     re.IGNORECASE | re.MULTILINE,

@@ -159,7 +159,9 @@ def _is_phone(match: re.Match[str]) -> bool:
 
 
 def _is_public_ip(match: re.Match[str]) -> bool:
-    """Not those of manuals and home networks (RFC 1918, 5737...), and not a version number."""
+    """Not those of manuals and home networks (RFC 1918, 5737...), and no number of a version or a section (2.6.3.1)."""
+    if len(re.findall(r"\d\d+", match[0])) < 2 and ":" not in match[0]:
+        return False
     try:
         address = ipaddress.ip_address(match[0])
     except ValueError:

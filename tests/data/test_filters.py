@@ -48,7 +48,10 @@ def test_good_texts_pass_all_rules(documents: list[Document]) -> None:
 
 
 def test_boilerplate_lines_go_and_the_text_stays() -> None:
-    page = f"Usamos cookies propias y de terceros.\nLeer más\n{GOOD}\n© 2024 Mi Casa S.A.\nCompartir en Facebook\nImprimir\n[ << Antes ]\n[Arriba][Índice]"
+    page = (
+        f"Usamos cookies propias y de terceros.\nLeer más\n{GOOD}\n© 2024 Mi Casa S.A.\nCompartir en Facebook\nImprimir"
+    )
+    page += "\n[ << Antes ]\n[Arriba][Índice]"
     kept, report = _clean(
         page, f"{GOOD}\nLas cookies de avena llevan mantequilla.\nImprimir el libro cuesta mucho.", boilerplate=True
     )

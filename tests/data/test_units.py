@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -289,3 +290,34 @@ def test_a_cluster_that_is_not_there_is_told(config: ShardsConfig, raw: list[Pat
         patch.setattr(executors, "_PATIENCE", 1)
         with pytest.raises(WorkersLost, match=r"data\.scheduler: no responde nadie en tcp://127\.0\.0\.1:9"):
             build_shards(raw, [], config, tmp_path / "out", work=Work("dask", scheduler="tcp://127.0.0.1:9"))
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_by_the_units_and_not_by_the_corpus(config: ShardsConfig, tmp_path: Path) -> None:
+    """EleutherAI/gpt-neox#298: a reader that outran the tokenizer filled 250 GB."""
+    psutil = pytest.importorskip("psutil", reason="psutil is not installed")
+    drawn = random.Random(1)
+    texts = (" ".join(f"{word}{drawn.randrange(10**6)}" for word in sentences()[0].split() * 60) for _ in range(40_000))
+    (tmp_path / "raw").mkdir()
+    _, size = write_documents(tmp_path / "raw/a.jsonl", (Document(f"a:{i}", t, "a", {}) for i, t in enumerate(texts)))
+    assert size > 200e6
+    rules = NO_RULES.model_copy(update={"personal_data": True, "near_duplicates": 0.7})
+    settings = config.model_copy(
+        update={"val_fraction": 0.01, "shard_tokens": 5_000_000, "vocab_size": 2000, "clean": rules}
+    )
+    program = (
+        "import sys; from pathlib import Path; from enlace.config.schema import ShardsConfig;"
+        "from enlace.data.build import build_shards; from enlace.data.executors import Work;"
+        "build_shards([Path(sys.argv[2])], [], ShardsConfig.model_validate_json(sys.argv[1]), Path(sys.argv[3]),"
+        " work=Work(workers=2))"
+    )
+    script = tmp_path / "program.py"
+    script.write_text(f"if __name__ == '__main__':\n    {program}\n", encoding="utf-8")
+    arguments = [settings.model_dump_json(), str(tmp_path / "raw/a.jsonl"), str(tmp_path / "out")]
+    build = psutil.Popen([sys.executable, str(script), *arguments])
+    peak = 0
+    while build.poll() is None:
+        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            peak = max(peak, sum(p.memory_info().rss for p in (build, *build.children(recursive=True))))
+            build.wait(0.1)
+    assert build.returncode == 0 and peak < 1.0e9, peak

@@ -237,6 +237,28 @@ def test_a_worker_that_dies_is_told_and_what_was_finished_stays(
     assert built.again == finished and _files(tmp_path / "out") == _files(tmp_path / "whole")
 
 
+def test_workers_end_with_the_main_process(tmp_path: Path) -> None:
+    """Killed, it cannot tell them; they would wait for work for ever, and hold their memory."""
+    psutil = pytest.importorskip("psutil", reason="psutil is not installed")
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import time\nfrom enlace.data.executors import Work\n"
+        "if __name__ == '__main__':\n"
+        "    for _ in Work(workers=2).run(time.sleep, [0, 0, 100, 100]):\n"
+        "        print('done', flush=True)\n",
+        encoding="utf-8",
+    )
+    main = psutil.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
+    assert main.stdout.readline() == main.stdout.readline() == b"done\n"
+    workers = main.children(recursive=True)
+    main.kill()
+    main.wait()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    for process in alive:
+        process.kill()
+    assert len(workers) >= 2 and not alive
+
+
 def test_ids_past_65535_are_refused_before_any_output(
     config: ShardsConfig, raw: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,10 +97,12 @@ def test_empty_short_and_repeated_documents_are_dropped_and_counted(
 
 
 def test_sources_are_kept_apart(documents: list[Document], shards_config: Configure, tmp_path: Path) -> None:
-    halves = [Document(document.id, document.text, ("norte", "sur")[i % 2], {}) for i, document in enumerate(documents)]
+    names = ("norte.es", "norte.mx")  # dots are no suffix
+    halves = [Document(document.id, document.text, names[i % 2], {}) for i, document in enumerate(documents)]
     build_shards(halves, [], shards_config(val_fraction=0.3), tmp_path / "shards")
     shards = open_shards(tmp_path / "shards")
-    assert shards.names("train") == shards.names("val") == ("norte", "sur")
+    assert shards.names("train") == shards.names("val") == names
+    assert sum(shards.stream(split, name).n_documents for split in SPLITS for name in names) == len(documents)
 
 
 def test_conversations_about_held_out_documents_are_held_out(

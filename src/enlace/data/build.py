@@ -31,7 +31,7 @@ from enlace.data.executors import Work, WorkersLost
 from enlace.data.filters import Report
 from enlace.data.folder import whole_folder
 from enlace.data.selection import Selection, Table, select
-from enlace.data.shards import SPLITS, Encoded, Manifest, Split, StreamRecord, write_manifest, write_stream
+from enlace.data.shards import SPLITS, Encoded, Manifest, Split, StreamRecord, beside, write_manifest, write_stream
 from enlace.data.tokenizer import Tokenizer, train_tokenizer
 from enlace.data.units import (
     ENCODED,
@@ -262,8 +262,8 @@ class _Build:
         for number, name in enumerate(units):
             if name in done:
                 base = done[name].base
-                ends = np.cumsum(np.load(f"{base}.lengths.npy"))
-                encoded[number] = (Path(f"{base}.ids"), tasks[name].chosen, ends)
+                ends = np.cumsum(np.load(beside(base, ".lengths.npy")))
+                encoded[number] = (beside(base, ".ids"), tasks[name].chosen, ends)
         return encoded, sum(one.again for one in done.values())
 
     def _write(

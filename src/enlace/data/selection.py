@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from enlace.data.filters import Report
 from enlace.data.near import BANDS, near_duplicates
+from enlace.data.shards import beside
 from enlace.data.words import Numbers
 
 
@@ -60,7 +61,7 @@ class Table:
     @classmethod
     def load(cls, bases: Sequence[Path]) -> Table:
         """The documents of these units."""
-        tables = [np.load(base.with_suffix(".npy")) for base in bases]
+        tables = [np.load(beside(base, ".npy")) for base in bases]
         rows = np.concatenate(tables)
         unit = np.repeat(np.arange(len(bases), dtype=np.int32), [len(table) for table in tables])
         position = np.concatenate([np.arange(len(table), dtype=np.int32) for table in tables])
@@ -70,7 +71,7 @@ class Table:
 
     def text(self, i: int) -> str:
         """The text of document `i`."""
-        path = self.bases[self.unit[i]].with_suffix(".txt")
+        path = beside(self.bases[self.unit[i]], ".txt")
         return self.pieces.read(path, int(self.start[i]), int(self.length[i])).decode("utf-8")
 
     def taken(self, which: npt.NDArray[np.int64]) -> Table:
@@ -83,7 +84,7 @@ class Table:
         first = np.concatenate(([0], np.cumsum([_documents(base) for base in self.bases])))
         at = first[self.unit] + self.position
         for band in range(BANDS):
-            columns = [np.load(base.with_suffix(".bands.npy"), mmap_mode="r")[band] for base in self.bases]
+            columns = [np.load(beside(base, ".bands.npy"), mmap_mode="r")[band] for base in self.bases]
             yield np.concatenate(columns)[at]
 
 
@@ -146,4 +147,4 @@ def _without(
 
 
 def _documents(base: Path) -> int:
-    return len(np.load(base.with_suffix(".npy"), mmap_mode="r"))
+    return len(np.load(beside(base, ".npy"), mmap_mode="r"))

@@ -136,6 +136,11 @@ class Shards:
         raise EnlaceError(f"{self.folder}: no hay «{name}» en {split}; hay: {', '.join(self.names(split))}")
 
 
+def beside(base: Path, suffix: str) -> Path:
+    """The file `base` + `suffix`. Not `with_suffix`: a name may have dots of its own ("wiki.es-00000")."""
+    return base.with_name(base.name + suffix)
+
+
 def write_stream(
     folder: Path,
     split: Split,
@@ -227,12 +232,12 @@ def _open_stream(folder: Path, record: StreamRecord, verify: bool) -> Stream:
     masks: list[npt.NDArray[np.uint8]] = []
     for shard in record.shards:
         base = folder / shard.file
-        tokens.append(_open(base.with_suffix(".bin"), _ID, shard.tokens, verify and shard.sha256))
-        doc_ends.append(_open(base.with_suffix(".idx"), _OFFSET, shard.documents, verify and shard.index_sha256))
+        tokens.append(_open(beside(base, ".bin"), _ID, shard.tokens, verify and shard.sha256))
+        doc_ends.append(_open(beside(base, ".idx"), _OFFSET, shard.documents, verify and shard.index_sha256))
         if int(doc_ends[-1][-1]) != shard.tokens:
-            raise _broken(base.with_suffix(".idx"), "no acaba donde acaba su .bin")
+            raise _broken(beside(base, ".idx"), "no acaba donde acaba su .bin")
         if shard.mask_sha256 is not None:
-            masks.append(_open(base.with_suffix(".mask"), _FLAG, shard.tokens, verify and shard.mask_sha256))
+            masks.append(_open(beside(base, ".mask"), _FLAG, shard.tokens, verify and shard.mask_sha256))
     if len(masks) != (len(record.shards) if record.kind == "chat" else 0):
         raise _broken(folder / "manifest.json", f"{record.split}/{record.name}: las máscaras no cuadran")
     return Stream(

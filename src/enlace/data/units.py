@@ -30,6 +30,7 @@ from enlace.data.decontaminate import EvalSet
 from enlace.data.documents import Document, parse_document
 from enlace.data.filters import Report, clean_batch
 from enlace.data.near import BANDS, band_keys
+from enlace.data.shards import beside
 from enlace.data.tokenizer import Tokenizer
 from enlace.durable import write_atomic
 
@@ -114,12 +115,12 @@ def clean_unit(task: CleanTask) -> Done:
     table["key"] = np.frombuffer(b"".join(row[0] for row in rows), ">u8")
     table["digest"] = np.frombuffer(b"".join(row[1] for row in rows), "<u8")
     table["start"], table["length"] = [row[2] for row in rows], [row[3] for row in rows]
-    write_atomic(base.with_suffix(".txt"), bytes(texts))
-    write_atomic(base.with_suffix(".npy"), _npy(table))
+    write_atomic(beside(base, ".txt"), bytes(texts))
+    write_atomic(beside(base, ".npy"), _npy(table))
     if task.rules.near_duplicates is not None:
-        write_atomic(base.with_suffix(".bands.npy"), _npy(np.concatenate(bands, axis=1)))
+        write_atomic(beside(base, ".bands.npy"), _npy(np.concatenate(bands, axis=1)))
     content = {"made_of": made_of, "report": report.to_json()}
-    write_atomic(base.with_suffix(".json"), json.dumps(content, ensure_ascii=False).encode())
+    write_atomic(beside(base, ".json"), json.dumps(content, ensure_ascii=False).encode())
     return Done(task.name, base, False)
 
 
@@ -127,11 +128,11 @@ def encode_unit(task: EncodeTask) -> Done:
     """Encode the chosen documents of a cleaned unit, unless that was done."""
     base = task.work / task.name
     tokenizer = Tokenizer.load(task.tokenizer)
-    recipe = tokenizer.sha256.encode() + task.chosen.tobytes() + base.with_suffix(".json").read_bytes()
+    recipe = tokenizer.sha256.encode() + task.chosen.tobytes() + beside(base, ".json").read_bytes()
     out = task.work / f"{task.name}.{hashlib.sha256(recipe).hexdigest()[:16]}"
-    if Path(f"{out}.lengths.npy").exists():
+    if beside(out, ".lengths.npy").exists():
         return Done(task.name, out, True)
-    table, texts = np.load(base.with_suffix(".npy")), base.with_suffix(".txt").read_bytes()
+    table, texts = np.load(beside(base, ".npy")), beside(base, ".txt").read_bytes()
     parts, lengths = [np.zeros(0, ENCODED)], []
     for row in table[task.chosen]:
         text = texts[int(row["start"]) : int(row["start"]) + int(row["length"])].decode("utf-8")
@@ -140,15 +141,15 @@ def encode_unit(task: EncodeTask) -> Done:
             raise EnlaceError(f"{task.name}: hay identificadores de {MAX_VOCAB_SIZE} o más, que no caben en uint16")
         parts.append(ids.astype(ENCODED))
         lengths.append(len(ids))
-    write_atomic(Path(f"{out}.ids"), np.concatenate(parts).tobytes())
-    write_atomic(Path(f"{out}.lengths.npy"), _npy(np.array(lengths, dtype=np.int64)))
+    write_atomic(beside(out, ".ids"), np.concatenate(parts).tobytes())
+    write_atomic(beside(out, ".lengths.npy"), _npy(np.array(lengths, dtype=np.int64)))
     return Done(task.name, out, False)
 
 
 def unit_report(base: Path, made_of: str | None = None) -> Report | None:
     """The report of a finished unit; None when it is not there, or made of something else than `made_of`."""
     try:
-        content = json.loads(base.with_suffix(".json").read_bytes())
+        content = json.loads(beside(base, ".json").read_bytes())
     except FileNotFoundError:
         return None
     return Report.from_json(content["report"]) if made_of in (None, content["made_of"]) else None

@@ -26,7 +26,7 @@ setup: $(READY) ## instala todo en .venv
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Hace falta Python 3.11 o posterior: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[pipeline,distill,serve,export,dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[pipeline,distill,parquet,cluster,serve,export,dev]'
 	@touch $@
 
 repro: setup ## todo: corpus, respuestas, shards, entrenamiento y evaluación (lo que falte)

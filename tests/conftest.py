@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from enlace.config.schema import Mixture, ModelConfig, PhaseMixture, ShardsConfig, TrainConfig
+from enlace.config.schema import CleanConfig, Mixture, ModelConfig, PhaseMixture, ShardsConfig, TrainConfig
 from enlace.data.build import build_shards
 from enlace.data.conversations import read_conversations
-from enlace.data.documents import Document
+from enlace.data.documents import Document, write_documents
 from enlace.data.shards import Shards, open_shards
 
 ROOT = Path(__file__).parents[1]
+NO_RULES = CleanConfig(
+    boilerplate=False,
+    spanish=None,
+    symbols=None,
+    repetition=None,
+    personal_data=False,
+    near_duplicates=None,
+    eval_sets=(),
+)
 
 
 @pytest.fixture
@@ -83,6 +92,9 @@ def small_shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
         for i, t in enumerate(texts)
     ]
     conversations.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    config = ShardsConfig(vocab_size=320, val_fraction=0.1, min_chars=10, shard_tokens=4000)
-    build_shards(documents, read_conversations(conversations), config, folder / "shards")
+    config = ShardsConfig(
+        vocab_size=320, tokenizer_bytes=1_000_000, val_fraction=0.1, min_chars=10, shard_tokens=4000, clean=NO_RULES
+    )
+    write_documents(folder / "cuentos.jsonl", documents)
+    build_shards([folder / "cuentos.jsonl"], read_conversations(conversations), config, folder / "shards")
     return open_shards(folder / "shards")

@@ -11,7 +11,21 @@ from typing import Any
 import typer
 
 from enlace import EnlaceError, console
-from enlace.commands import config, distill, evaluate, export, memory, plan, remote, runs, search, serve, specs, talk
+from enlace.commands import (
+    config,
+    data,
+    distill,
+    evaluate,
+    export,
+    memory,
+    plan,
+    remote,
+    runs,
+    search,
+    serve,
+    specs,
+    talk,
+)
 from enlace.config.load import load_config
 from enlace.config.paths import project_root
 from enlace.usage import App
@@ -24,6 +38,7 @@ app.add_typer(distill.app, name="distill")
 app.add_typer(runs.app, name="runs")
 app.command()(runs.watch)
 app.add_typer(evaluate.app, name="eval")
+app.add_typer(data.app, name="data")
 app.command()(talk.chat)
 app.command()(talk.ask)
 app.command()(serve.serve)

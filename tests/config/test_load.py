@@ -362,7 +362,7 @@ def test_yaml_too_deep_is_an_error(project: Path) -> None:
 
 
 def test_a_bad_element_of_a_list_is_told_once(project: Path) -> None:
-    (project / "configs/data/wikipedia-es.yaml").write_text("sources: [3]\n", encoding="utf-8")
+    (project / "configs/data/wikipedia-es.yaml").write_text("max_bad_share: 0\nsources: [3]\n", encoding="utf-8")
     with pytest.raises(ConfigError) as error:
         load_config(project)
     assert str(error.value) == (

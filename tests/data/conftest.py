@@ -13,6 +13,7 @@ from enlace.config.schema import FolderSource, ShardsConfig
 from enlace.data.corpus import documents_of
 from enlace.data.documents import Document
 from enlace.data.tokenizer import Tokenizer, train_tokenizer
+from tests.conftest import NO_RULES
 
 settings.register_profile("enlace", deadline=None)  # a busy machine is not a bug
 settings.load_profile("enlace")
@@ -24,7 +25,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 def documents() -> list[Document]:
     """The 24 documents of tests/fixtures/textos."""
     source = FolderSource(
-        kind="folder", name="casa", path="textos", text_field="text", license="propia", attribution="ENLACE"
+        kind="folder", name="casa", path="textos", text_field="text", license="propia", attribution="ENLACE", weight=1.0
     )
     return list(documents_of(source, FIXTURES))
 
@@ -48,7 +49,8 @@ def shards_config() -> Callable[..., ShardsConfig]:
     """A `ShardsConfig` that suits the documents, with what the test changes."""
 
     def make(**changed: Any) -> ShardsConfig:
-        values = {"vocab_size": 400, "val_fraction": 0.25, "min_chars": 20, "shard_tokens": 1000}
+        values = {"vocab_size": 400, "tokenizer_bytes": 10**6, "val_fraction": 0.25, "min_chars": 20}
+        values |= {"shard_tokens": 1000, "clean": NO_RULES}
         return ShardsConfig.model_validate(values | changed)
 
     return make

@@ -8,23 +8,40 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from enlace import EnlaceError
 from enlace.config.schema import FolderSource, ShardsConfig
-from enlace.data.build import build_shards
+from enlace.data import build
 from enlace.data.chat import Message, encode_conversation
 from enlace.data.clean import normalise
 from enlace.data.conversations import Conversation
 from enlace.data.dedup import document_hash, is_held_out
 from enlace.data.documents import Document, read_documents, write_documents
-from enlace.data.shards import SPLITS, open_shards
+from enlace.data.files import READ
+from enlace.data.shards import SPLITS, Manifest, open_shards
 from enlace.data.tokenizer import Tokenizer
 from enlace.stages import build_shards as build_stage
 from enlace.stages import fetch_corpus as fetch_stage
 
 Configure = Callable[..., ShardsConfig]
+
+
+def build_shards(
+    documents: list[Document], chats: list[Conversation], config: ShardsConfig, out: Path, **more: Any
+) -> Manifest:
+    """The documents written down by source, beside `out`, and built."""
+    raw = out.parent / "raw"
+    shutil.rmtree(raw, ignore_errors=True)
+    raw.mkdir(parents=True)
+    for source in {document.source for document in documents}:
+        write_documents(raw / f"{source}.jsonl", (d for d in documents if d.source == source))
+    try:
+        return build.build_shards(list(raw.iterdir()), chats, config, out, **more).manifest
+    finally:
+        shutil.rmtree(raw)
 
 
 def _conversations(documents: list[Document]) -> list[Conversation]:
@@ -59,7 +76,8 @@ def test_what_goes_in_comes_out_on_the_right_side(
         stream = shards.stream(split, "casa")
         texts = [tokenizer.decode(tokens) for tokens, _ in stream.documents()]
         expected = [normalise(document.text) for document in documents]
-        assert texts == [t for t in expected if is_held_out(document_hash(t), data.val_fraction) == (split == "val")]
+        mine = [t for t in expected if is_held_out(document_hash(t), data.val_fraction) == (split == "val")]
+        assert sorted(texts) == sorted(mine)
         assert stream.n_bytes == sum(len(text.encode()) for text in texts)
         assert all(tokens[-1] == 0 and 0 not in tokens[:-1] for tokens, _ in stream.documents())
         lengths = tokenizer.token_byte_lengths
@@ -79,10 +97,12 @@ def test_empty_short_and_repeated_documents_are_dropped_and_counted(
 
 
 def test_sources_are_kept_apart(documents: list[Document], shards_config: Configure, tmp_path: Path) -> None:
-    halves = [Document(document.id, document.text, ("norte", "sur")[i % 2], {}) for i, document in enumerate(documents)]
+    names = ("norte.es", "norte.mx")  # dots are no suffix
+    halves = [Document(document.id, document.text, names[i % 2], {}) for i, document in enumerate(documents)]
     build_shards(halves, [], shards_config(val_fraction=0.3), tmp_path / "shards")
     shards = open_shards(tmp_path / "shards")
-    assert shards.names("train") == shards.names("val") == ("norte", "sur")
+    assert shards.names("train") == shards.names("val") == names
+    assert sum(shards.stream(split, name).n_documents for split in SPLITS for name in names) == len(documents)
 
 
 def test_conversations_about_held_out_documents_are_held_out(
@@ -98,7 +118,7 @@ def test_conversations_about_held_out_documents_are_held_out(
         about = [chat for chat in chats if is_held_out(chat.document_hash, data.val_fraction) == (split == "val")]
         expected = [encode_conversation(tokenizer, chat.messages) for chat in about]
         # pytorch/torchtitan#3130: conversations keep their end when they are laid one after another.
-        assert found == [([*ids, tokenizer.end_of_text_id], [*mask, 0]) for ids, mask in expected]
+        assert sorted(found) == sorted(([*ids, tokenizer.end_of_text_id], [*mask, 0]) for ids, mask in expected)
         assert len(found) == shards.stream(split, "casa").n_documents
 
 
@@ -139,9 +159,9 @@ def test_the_same_input_gives_the_same_bytes_in_any_process(
     write_documents(tmp_path / "casa.jsonl", documents)
     program = (
         "import sys; from pathlib import Path; from enlace.config.schema import ShardsConfig;"
-        "from enlace.data.build import build_shards; from enlace.data.documents import read_documents;"
+        "from enlace.data.build import build_shards;"
         "data = ShardsConfig.model_validate_json(sys.argv[1]);"
-        "build_shards(read_documents(Path('casa.jsonl')), [], data, Path(sys.argv[2]))"
+        "build_shards([Path('casa.jsonl')], [], data, Path(sys.argv[2]))"
     )
     for seed in ("0", "1"):
         subprocess.run(
@@ -199,7 +219,7 @@ def test_no_documents_at_all_and_a_reserved_name_are_refused(shards_config: Conf
         build_shards([], [], shards_config(), tmp_path / "shards")
     with pytest.raises(EnlaceError, match="«chat»"):
         build_shards([Document("chat:1", "hola", "chat", {})], [], shards_config(), tmp_path / "shards")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name != "raw"] == []
 
 
 # ── The two stages, one after the other ──────────────────────────────────────────────────────────────────────────────
@@ -219,8 +239,12 @@ def test_the_stages_go_from_a_folder_of_texts_to_shards(
         text_field="text",
         license="propia",
         attribution="ENLACE",
+        weight=1.0,
     )
-    config = SimpleNamespace(corpus=SimpleNamespace(sources=(source,)), data=SimpleNamespace(shards=shards_config()))
+    config = SimpleNamespace(
+        corpus=SimpleNamespace(sources=(source,), max_bad_share=0.0),
+        data=SimpleNamespace(shards=shards_config(), executor="local", workers=1, scheduler=None),
+    )
     shutil.copytree(Path(__file__).parents[1] / "fixtures" / "textos", tmp_path / "textos")
     for i in range(7):
         (tmp_path / "textos" / f"{i}.md").touch()
@@ -247,5 +271,5 @@ def test_the_stages_go_from_a_folder_of_texts_to_shards(
     assert open_shards(shards).names("train") == ("casa", "chat")
     assert (shards / "sources.json").read_bytes() == (raw / "sources.json").read_bytes()
     said = capsys.readouterr().out
-    assert "casa: no se leen 7 archivos, que no son .txt ni .jsonl: 0.md, 1.md, 2.md, 3.md, 4.md, …\n" in said
+    assert f"casa: no se leen 7 archivos, que no son {READ}: 0.md, 1.md, 2.md, 3.md, 4.md, …\n" in said
     assert "casa: 24 documentos" in said and "train/chat: " in said and "Descartados: ninguno" in said

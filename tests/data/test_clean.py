@@ -2,13 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enlace.data import clean
 from enlace.data.clean import normalise, without_notes
 
 # What breaks normalisers: accents apart, line breaks of all kinds, invisible characters, lone surrogates.
 NASTY = st.text(
     st.one_of(
         st.sampled_from(
-            "aé ne\u0301\u0303\t\n\r\v\f\x85\u2028\u00a0\u200b\u200d\ufeff\u00ad\0\x1f\ud83d👩🚀\ufe0f()[]1,;."
+            "aéÃ±â€œÂ¿ ne\u0301\u0303\t\n\r\v\f\x85\u2028\u00a0\u200b\u200d\ufeff\u00ad\0\x1f\ud83d👩🚀\ufe0f()[]1,;."
         ),
         st.characters(),
     )
@@ -89,3 +90,25 @@ def test_a_tab_for_each_of_a_million_empty_cells_is_cut_short() -> None:
     mixed = normalise("a" + " \t" * 1_000_000 + "b")
     assert len(mixed) == 66 and normalise(mixed) == mixed
     assert normalise("a" + "\t" * 64 + "b") == "a" + "\t" * 64 + "b"
+
+
+def test_every_character_that_is_changed_is_looked_for_first() -> None:
+    """Texts without an unusual character skip the patterns that change some: none of those may be usual."""
+    patterns = (clean._LINE_BREAK, clean._INVISIBLE, clean._OTHER_SPACE)
+    changed = [c for c in map(chr, range(0x110000)) if any(pattern.search(c) for pattern in patterns)]
+    assert len(changed) > 2000 and all(clean._UNUSUAL.search(c) for c in changed)
+
+
+@pytest.mark.parametrize(
+    ("raw", "normal"),
+    [
+        ("canciÃ³n", "canción"),
+        ("Â¿QuÃ© es un Ã±andÃº?", "¿Qué es un ñandú?"),
+        ("cafÃ© â€œholaâ€\x9d", "café “hola”"),
+        ("Ã\u200b±ato", "ñato"),
+        ("JOÃO comió en un château", "JOÃO comió en un château"),
+    ],
+)
+def test_text_decoded_with_the_wrong_table_is_repaired_and_no_other(raw: str, normal: str) -> None:
+    assert normalise(raw) == normal
+    assert normalise(normalise(raw)) == normal

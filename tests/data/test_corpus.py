@@ -20,7 +20,9 @@ RECORDS = {
 }
 
 
-CASA = FolderSource(kind="folder", name="casa", path=".", text_field="text", license="propia", attribution="yo")
+CASA = FolderSource(
+    kind="folder", name="casa", path=".", text_field="text", license="propia", attribution="yo", weight=1.0
+)
 
 
 def _read(folder: Path) -> list[Document]:
@@ -32,7 +34,7 @@ def _read(folder: Path) -> list[Document]:
 
 def test_documents_survive_the_disk(tmp_path: Path) -> None:
     documents = [Document("a:1", "línea\u2028separada\x85 «así»\n", "a", {"title": "Ñ"}), Document("a:2", "", "a", {})]
-    assert write_documents(tmp_path / "a.jsonl", documents) == 2
+    assert write_documents(tmp_path / "a.jsonl", documents) == (2, 29)
     assert list(read_documents(tmp_path / "a.jsonl")) == documents
 
 
@@ -74,9 +76,9 @@ def test_a_folder_gives_txt_and_jsonl_in_name_order(tmp_path: Path) -> None:
 def test_the_files_that_are_not_read_can_be_told(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / ".git").mkdir()
-    for name in ("a.txt", "b.jsonl", "c.md", "sub/d.jsonl.gz", ".DS_Store", ".git/config"):
+    for name in ("a.txt", "b.jsonl", "c.md", "sub/d.jsonl.bz2", ".DS_Store", ".git/config"):
         (tmp_path / name).touch()
-    assert unread_files(CASA, tmp_path) == ["c.md", "sub/d.jsonl.gz"]
+    assert unread_files(CASA, tmp_path) == ["c.md", "sub/d.jsonl.bz2"]
 
 
 def test_what_people_write_is_not_altered(tmp_path: Path) -> None:
@@ -148,6 +150,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
             text_field="extract",
             license="CC0",
             attribution="nadie",
+            weight=1.0,
         )
 
     return make

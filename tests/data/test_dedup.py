@@ -1,15 +1,8 @@
-import random
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from enlace.data.clean import normalise
-from enlace.data.dedup import deduplicate, document_hash, is_held_out
-from enlace.data.documents import Document
-
-
-def _documents(texts: list[str]) -> list[Document]:
-    return [Document(f"d:{i}", text, "d", {}) for i, text in enumerate(texts)]
+from enlace.data.dedup import document_hash, is_held_out
 
 
 def test_the_hash_never_changes_between_versions() -> None:
@@ -28,25 +21,6 @@ def test_raw_and_normal_text_have_the_same_hash(text: str) -> None:
     assert document_hash(text) == document_hash(normalise(text))
 
 
-def test_the_first_copy_is_kept() -> None:
-    kept, dropped = deduplicate(_documents(["uno", "dos", "UNO", "tres", "dos "]))
-    assert [document.id for document in kept] == ["d:0", "d:1", "d:3"]
-    assert dropped == 2
-    assert deduplicate([]) == ([], 0)
-
-
 def test_the_share_held_out_is_the_one_asked_for() -> None:
     held_out = sum(is_held_out(document_hash(f"documento {i}"), 0.05) for i in range(4000))
     assert 150 < held_out < 250
-
-
-def test_no_copy_is_on_both_sides_in_any_order() -> None:
-    """MakazhanAlpamys/Soup#680: validation text leaks into training through copies."""
-    texts = [f"texto número {i}" for i in range(200)] + [f"  Texto  NÚMERO {i}" for i in range(50)]
-    sides = []
-    for seed in range(3):
-        random.Random(seed).shuffle(texts)
-        kept, dropped = deduplicate(_documents(texts))
-        assert dropped == 50
-        sides.append({h for d in kept if is_held_out(h := document_hash(d.text), 0.3)})
-    assert sides[0] == sides[1] == sides[2] != set()

@@ -36,6 +36,8 @@ SMALL = {
     "vocab_size": "400",
     "val_fraction": "0.2",
     "min_chars": "20",
+    "repetition": "null",  # the texts are sentences made of the same few words
+    "near_duplicates": "null",
     "seq_len": "256",
     "batch_tokens": "1024",
     "steps": "24",

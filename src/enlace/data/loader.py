@@ -9,6 +9,7 @@ change it. Within an epoch every row is seen once; epochs follow each other with
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -102,41 +103,104 @@ class TokenWindows:
         return np.concatenate(pieces)
 
 
-class ChatRows:
-    """Rows of whole conversations, packed in order while they fit; what is left of a row is padding and not trained.
+Piece = tuple[int, int, int]  # shard, start, end
 
-    A conversation longer than a row keeps its end, where the last answer is.
+
+class ChatRows:
+    """Rows of whole conversations, best fit first; what is left of a row is padding and not trained.
+
+    A conversation longer than a row loses its oldest exchanges, but not its system message; where not even the last
+    exchange fits, the end of its answer is cut. How many of each is counted in `shortened` and `cut`, and in `dropped`
+    those that keep nothing to train. No conversation goes on in another row.
     """
 
     def __init__(self, stream: Stream, seq_len: int, padding: int, digest: str) -> None:
         self.stream, self.seq_len, self.padding, self.digest = stream, seq_len, padding, digest
-        self.documents: list[tuple[int, int, int]] = []  # shard, start, end
-        for shard, ends in enumerate(stream.doc_ends):
-            bounds = [0, *map(int, ends)]
-            self.documents += [(shard, max(a, b - seq_len - 1), b) for a, b in pairwise(bounds)]
-        self.first: list[int] = []  # the conversation that opens each row
-        room = 0
-        for i, (_, start, end) in enumerate(self.documents):
-            if end - start > room:
-                self.first.append(i)
-                room = seq_len + 1
-            room -= end - start
+        self.shortened = self.cut = self.dropped = 0
+        conversations = [pieces for pieces in self._conversations() if pieces]
+        if not conversations:
+            raise EnlaceError(
+                f"Ninguna conversación de «{stream.name}» cabe en train.seq_len={seq_len}: súbelo o acórtalas."
+            )
+        lengths = [sum(end - start for _, start, end in pieces) for pieces in conversations]
+        self.rows = [[piece for i in row for piece in conversations[i]] for row in best_fit(lengths, seq_len + 1)]
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.rows)
 
     def row(self, index: int, shift: int) -> Row:
         """Row `index`; `shift` does nothing, since a conversation is not cut."""
         ids = np.full(self.seq_len + 1, self.padding, dtype=np.int64)
         mask = np.zeros(self.seq_len + 1, dtype=np.bool_)
-        last = self.first[index + 1] if index + 1 < len(self.first) else len(self.documents)
         at = 0
         assert self.stream.masks is not None
-        for shard, start, end in self.documents[self.first[index] : last]:
+        for shard, start, end in self.rows[index]:
             ids[at : at + end - start] = self.stream.tokens[shard][start:end]
             mask[at : at + end - start] = self.stream.masks[shard][start:end]
             at += end - start
         return ids, mask
+
+    def _conversations(self) -> Iterator[list[Piece]]:
+        """What is read of each conversation."""
+        room = self.seq_len + 1
+        assert self.stream.masks is not None
+        for shard, ends in enumerate(self.stream.doc_ends):
+            for first, last in pairwise([0, *map(int, ends)]):
+                parts = [(0, last - first)]
+                if last - first > room:
+                    whole = slice(first, last)
+                    parts = fitting(self.stream.tokens[shard][whole], self.stream.masks[shard][whole], room)
+                    if not parts:
+                        self.dropped += 1
+                    elif parts[-1][1] < last - first:
+                        self.cut += 1
+                    else:
+                        self.shortened += 1
+                yield [(shard, first + start, first + end) for start, end in parts]
+
+
+def fitting(ids: npt.NDArray[np.uint16], mask: npt.NDArray[np.uint8], room: int) -> list[tuple[int, int]]:
+    """The parts, as (start, end), of a conversation of more than `room` ids that are kept; none: nothing is trained.
+
+    Turns are told by <|im_start|>, which opens every conversation and never comes out of text; the turns of the user,
+    by what follows it in the turn before the first answer.
+    """
+    trained = np.flatnonzero(mask)
+    if not len(trained):
+        return []
+    turns = np.flatnonzero(ids == ids[0])
+    question = int(turns[max(0, np.searchsorted(turns, trained[0], side="right") - 2)])
+    questions = [int(turn) for turn in turns if turn >= question and ids[turn + 1] == ids[question + 1]]
+    for start in questions:
+        if question + len(ids) - start <= room:
+            return [(0, question), (start, len(ids))] if question else [(start, len(ids))]
+    last = questions[-1]
+    if len(ids) - last <= room:
+        return [(last, len(ids))]
+    return [(last, last + room)] if mask[last : last + room].any() else []
+
+
+def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Which items go into each row of `room`, which none exceeds: the longest first, each where it leaves least."""
+    rows: list[list[int]] = []
+    with_room: dict[int, list[int]] = {}  # rows by what is left of them
+    rooms: list[int] = []  # the keys of that, in order
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        at = bisect_left(rooms, lengths[i])
+        if at < len(rooms):
+            left = rooms[at]
+            row = with_room[left].pop()
+            if not with_room[left]:
+                del with_room[left], rooms[at]
+        else:
+            left, row = room, len(rows)
+            rows.append([])
+        rows[row].append(i)
+        left -= lengths[i]
+        if left not in with_room:
+            insort(rooms, left)
+        with_room.setdefault(left, []).append(row)
+    return [sorted(row) for row in rows]
 
 
 def batch_size(train: TrainConfig) -> int:

@@ -75,7 +75,7 @@ class Manifest(_Record):
 class Encoded:
     """A document ready to be written: ids, the mask of equal length (chat only), bytes of its text."""
 
-    ids: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32] | npt.NDArray[np.uint16]
     mask: npt.NDArray[np.uint8] | None
     n_bytes: int
 
@@ -134,6 +134,11 @@ class Shards:
             if (stream.split, stream.name) == (split, name):
                 return stream
         raise EnlaceError(f"{self.folder}: no hay «{name}» en {split}; hay: {', '.join(self.names(split))}")
+
+
+def beside(base: Path, suffix: str) -> Path:
+    """The file `base` + `suffix`. Not `with_suffix`: a name may have dots of its own ("wiki.es-00000")."""
+    return base.with_name(base.name + suffix)
 
 
 def write_stream(
@@ -199,14 +204,14 @@ def _write_shard(folder: Path, file: str, batch: list[Encoded], vocab_size: int)
         file=file,
         tokens=len(ids),
         documents=len(batch),
-        sha256=_write(folder / f"{file}.bin", ids.astype(_ID)),
+        sha256=_write(folder / f"{file}.bin", ids.astype(_ID, copy=False)),
         index_sha256=_write(folder / f"{file}.idx", ends.astype(_OFFSET)),
         mask_sha256=_write(folder / f"{file}.mask", np.concatenate(masks)) if masks else None,
     )
 
 
 def _write(path: Path, array: npt.NDArray[np.generic]) -> str:
-    data = array.tobytes()
+    data = array.view(np.uint8).data  # no second copy: a shard is the largest thing in memory
     path.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
 
@@ -227,12 +232,12 @@ def _open_stream(folder: Path, record: StreamRecord, verify: bool) -> Stream:
     masks: list[npt.NDArray[np.uint8]] = []
     for shard in record.shards:
         base = folder / shard.file
-        tokens.append(_open(base.with_suffix(".bin"), _ID, shard.tokens, verify and shard.sha256))
-        doc_ends.append(_open(base.with_suffix(".idx"), _OFFSET, shard.documents, verify and shard.index_sha256))
+        tokens.append(_open(beside(base, ".bin"), _ID, shard.tokens, verify and shard.sha256))
+        doc_ends.append(_open(beside(base, ".idx"), _OFFSET, shard.documents, verify and shard.index_sha256))
         if int(doc_ends[-1][-1]) != shard.tokens:
-            raise _broken(base.with_suffix(".idx"), "no acaba donde acaba su .bin")
+            raise _broken(beside(base, ".idx"), "no acaba donde acaba su .bin")
         if shard.mask_sha256 is not None:
-            masks.append(_open(base.with_suffix(".mask"), _FLAG, shard.tokens, verify and shard.mask_sha256))
+            masks.append(_open(beside(base, ".mask"), _FLAG, shard.tokens, verify and shard.mask_sha256))
     if len(masks) != (len(record.shards) if record.kind == "chat" else 0):
         raise _broken(folder / "manifest.json", f"{record.split}/{record.name}: las máscaras no cuadran")
     return Stream(

@@ -115,7 +115,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, never a special one."""
-        return [id for piece in _pieces(text) for id in self._encoding.encode_ordinary(piece)]
+        pieces = _pieces(text)
+        if len(pieces) == 1:
+            return self._encoding.encode_ordinary(text)
+        return [id for piece in pieces for id in self._encoding.encode_ordinary(piece)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; special tokens are silent, and bytes that are not UTF-8 become U+FFFD."""

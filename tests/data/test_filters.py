@@ -1,0 +1,146 @@
+import random
+
+import pytest
+
+from enlace.data.clean import normalise
+from enlace.data.decontaminate import EvalSet, read_eval_sets
+from enlace.data.documents import Document
+from enlace.data.filters import Kept, Report, clean_batch
+from enlace.data.language import is_spanish
+from enlace.data.words import words_of
+from tests.conftest import NO_RULES, sentences
+
+GOOD = "El mate se ceba con agua caliente, nunca hirviendo, porque la yerba se quema y queda amarga."
+
+
+def _clean(*texts: str, evals: tuple[str, ...] = (), **rules: object) -> tuple[Kept, Report]:
+    report = Report()
+    documents = [Document(f"d:{i}", text, "d", {}) for i, text in enumerate(texts)]
+    kept = clean_batch(documents, NO_RULES.model_copy(update=rules), 20, EvalSet.of(evals), report)
+    return kept, report
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "bad"),
+    [
+        ("spanish", 0.1, "The quick brown fox jumps over the lazy dog and then goes back to the house of its family."),
+        ("symbols", 0.3, "| 12 | 34 | 56 | 78 | ==== ---- //// 99 %% ## @@ !! || (( )) [[ ]]"),
+        ("repetition", 0.3, "Compra ya tu coche nuevo en la tienda. " * 8),
+    ],
+)
+def test_each_rule_drops_counts_and_shows_what_is_bad_and_can_be_switched_off(
+    rule: str, value: float, bad: str
+) -> None:
+    kept, report = _clean(GOOD, bad, **{rule: value})
+    assert kept.texts == [GOOD]
+    reason = {"spanish": "language"}.get(rule, rule)
+    assert report.dropped == {reason: 1} and report.documents == 2
+    assert report.samples[reason][0][1:] == ("d:1", bad[:160])
+    kept, report = _clean(GOOD, bad)
+    assert len(kept.texts) == 2 and report.dropped == {}
+
+
+def test_good_texts_pass_all_rules(documents: list[Document]) -> None:
+    rules = {"boilerplate": True, "spanish": 0.1, "symbols": 0.3, "repetition": 0.3, "personal_data": True}
+    texts = [normalise(document.text) for document in documents]
+    kept, report = _clean(*texts, **rules)
+    assert kept.texts == texts and report.dropped == report.removed == {}
+
+
+def test_boilerplate_lines_go_and_the_text_stays() -> None:
+    page = (
+        f"Usamos cookies propias y de terceros.\nLeer más\n{GOOD}\n© 2024 Mi Casa S.A.\nCompartir en Facebook\nImprimir"
+    )
+    page += "\n[ << Antes ]\n[Arriba][Índice]"
+    kept, report = _clean(
+        page, f"{GOOD}\nLas cookies de avena llevan mantequilla.\nImprimir el libro cuesta mucho.", boilerplate=True
+    )
+    assert kept.texts[0] == GOOD and report.removed == {"boilerplate": 7}
+    assert kept.texts[1].endswith("Las cookies de avena llevan mantequilla.\nImprimir el libro cuesta mucho.")
+    assert len(report.samples["boilerplate"]) == 5
+
+
+def test_a_line_repeated_in_a_document_stays_once_but_short_ones_stay() -> None:
+    menu = "Inicio de la página de la casa"
+    kept, report = _clean(f"{menu}\n{GOOD}\n{menu}\n—No.\n—No.\n—No.\n{menu}", boilerplate=True)
+    assert kept.texts == [f"{menu}\n{GOOD}\n—No.\n—No.\n—No."] and report.removed == {"boilerplate": 2}
+
+
+def test_the_split_goes_by_what_the_text_was_before_cleaning() -> None:
+    """Conversations know a document by the hash of the raw text; cleaning must not move it to the other side."""
+    from enlace.data.dedup import document_hash
+
+    raw = f"{GOOD} Escribe a ana@casa.es."
+    kept, _ = _clean(raw, personal_data=True)
+    assert kept.keys[0].hex() == document_hash(raw) != kept.digests[0].hex() == document_hash(kept.texts[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "O Brasil é o maior país da América do Sul e da região da América Latina, sendo o quinto maior do mundo em "
+        "área territorial e o sexto em população, com mais de 213 milhões de habitantes. É o único na América onde se "
+        "fala majoritariamente a língua portuguesa e não o espanhol.",
+        "Catalunya és un país europeu situat a la Mediterrània occidental, constituït com a comunitat autònoma. La "
+        "seva capital és la ciutat de Barcelona. Està situada al nord-est de la península, i limita amb França.",
+        "Galicia é unha comunidade autónoma española situada ao noroeste da península Ibérica, que ten a "
+        "consideración de nacionalidade histórica. A súa capital é Santiago, e está formada polas provincias da "
+        "Coruña, Lugo, Ourense e Pontevedra.",
+        "La France est un pays dont le territoire métropolitain est situé en Europe de l'Ouest et dont le territoire "
+        "ultramarin est situé dans les océans Indien, Atlantique et Pacifique ainsi qu'en Amérique du Sud.",
+        "L'Italia è uno Stato situato nell'Europa meridionale, il cui territorio coincide in gran parte con la omonima "
+        "regione geografica. È una repubblica parlamentare e conta una popolazione di circa 59 milioni di abitanti.",
+        "Deutschland ist ein Bundesstaat in Mitteleuropa und hat etwa 84 Millionen Einwohner, die sich auf eine Fläche "
+        "von 357 588 Quadratkilometern verteilen und mit der Hauptstadt Berlin als bevölkerungsreichster Stadt.",
+    ],
+)
+def test_neighbouring_languages_are_not_taken_for_spanish(text: str) -> None:
+    assert is_spanish(words_of([GOOD, text]), 0.1).tolist() == [True, False]
+
+
+def test_short_spanish_sentences_are_spanish() -> None:
+    assert is_spanish(words_of(sentences()), 0.1).all()
+
+
+def test_samples_do_not_depend_on_the_order_of_the_documents() -> None:
+    texts = [f"The house number {i} of the street is not in the list of the houses for sale." for i in range(40)]
+    documents = [Document(f"d:{i}", text, "d", {}) for i, text in enumerate(texts)]
+    reports = []
+    for seed in range(2):
+        random.Random(seed).shuffle(documents)
+        whole = Report()
+        for batch in (documents[:13], documents[13:]):
+            clean_batch(batch, NO_RULES.model_copy(update={"spanish": 0.1}), 20, EvalSet.of([]), part := Report())
+            whole.add(Report.from_json(part.to_json()))
+        reports.append(whole.to_json())
+    assert reports[0] == reports[1] and reports[0]["dropped"] == {"language": 40}
+
+
+# ── Evaluation sets ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+QUESTION = "¿Cuál de estos dos animales domésticos duerme más horas al día, el gato o el perro?"
+
+
+def test_whoever_contains_an_evaluation_item_is_dropped_and_both_ways_are_told() -> None:
+    short = "El agua hierve a cien grados al nivel del mar."
+    quoting = f"{GOOD} Dice: «{QUESTION.lower()}» {GOOD}"
+    other = "¿Cuál de estos dos animales domésticos duerme más horas en verano? Nadie lo sabe todavía."
+    kept, report = _clean(GOOD, quoting, other, f"{GOOD} {short}", evals=(QUESTION, short, "¿Qué hora es?", GOOD * 2))
+    assert kept.texts == [other]
+    assert report.dropped == {"contaminated": 3}
+    # GOOD itself is a part of the fourth item: whatever shares 13 words with it goes too.
+    assert report.eval_items == {0, 1, 3}
+    kept, report = _clean(GOOD, quoting, evals=(QUESTION,))
+    assert kept.texts == [GOOD] and report.eval_items == {0}
+    assert EvalSet.of(["¿Qué hora es?", QUESTION]).too_short() == 1
+
+
+def test_evaluation_sets_are_read_from_lines_and_from_any_text_of_a_record(tmp_path) -> None:
+    from enlace import EnlaceError
+
+    (tmp_path / "a.txt").write_text(f"{QUESTION}\n\nOtra frase\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('{"good": "uno", "n": 3, "options": ["dos", {"x": "tres"}]}\n', encoding="utf-8")
+    assert read_eval_sets(["*.txt", "b.jsonl"], tmp_path).items == (QUESTION, "Otra frase", "uno", "dos", "tres")
+    assert read_eval_sets([], tmp_path).runs == ()
+    with pytest.raises(EnlaceError, match=r"eval_sets: no hay ningún archivo c\.jsonl"):
+        read_eval_sets(["c.jsonl"], tmp_path)

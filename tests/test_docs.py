@@ -163,6 +163,7 @@ def test_the_quick_commands_of_the_readmes_run(project: Path, model_config: Mode
     model = Transformer(model_config, small_shards.manifest.vocab_size).initialise(torch.Generator().manual_seed(0))
     save_weights(project / "models/enlace", model, small_shards.tokenizer_path.read_bytes(), 256, {})
     (project / "data/shards").mkdir(parents=True)
+    (project / "data/raw").mkdir()
     (project / "data/distill").mkdir()
     (project / "data/distill/conversations.jsonl").touch()
     (project / ".venv/bin").unlink()  # whether those shards are up to date is not what is tried here

@@ -54,6 +54,10 @@ def test_the_picture_is_the_same_for_the_same_corpus(small_shards: Shards) -> No
     report = json.loads((small_shards.folder / "report.json").read_bytes())
     picture = corpus_picture(small_shards.manifest, report)
     assert picture.startswith(b"\x89PNG") and picture == corpus_picture(small_shards.manifest, report)
+    lengths = report["bytes_histogram"]["cuentos"] = {"64": 10, "1024": 3, "128": 5}  # as JSON sorts keys, or not
+    unsorted = corpus_picture(small_shards.manifest, report)
+    report["bytes_histogram"]["cuentos"] = dict(sorted(lengths.items(), key=lambda item: int(item[0])))
+    assert corpus_picture(small_shards.manifest, report) == unsorted
     report["dropped"]["short"] = 50
     assert corpus_picture(small_shards.manifest, report) != picture
 

@@ -319,13 +319,13 @@ def test_memory_is_bounded_by_the_units_and_not_by_the_corpus(config: ShardsConf
     """EleutherAI/gpt-neox#298: a reader that outran the tokenizer filled 250 GB."""
     psutil = pytest.importorskip("psutil", reason="psutil is not installed")
     drawn = random.Random(1)
-    texts = (" ".join(f"{word}{drawn.randrange(10**6)}" for word in sentences()[0].split() * 60) for _ in range(40_000))
+    texts = (" ".join(f"{word}{drawn.randrange(10**6)}" for word in sentences()[0].split() * 60) for _ in range(20_000))
     (tmp_path / "raw").mkdir()
     _, size = write_documents(tmp_path / "raw/a.jsonl", (Document(f"a:{i}", t, "a", {}) for i, t in enumerate(texts)))
-    assert size > 200e6
+    assert size > 100e6
     rules = NO_RULES.model_copy(update={"personal_data": True, "near_duplicates": 0.7})
     settings = config.model_copy(
-        update={"val_fraction": 0.01, "shard_tokens": 5_000_000, "vocab_size": 2000, "clean": rules}
+        update={"val_fraction": 0.01, "shard_tokens": 5_000_000, "vocab_size": 300, "clean": rules}
     )
     program = (
         "import sys; from pathlib import Path; from enlace.config.schema import ShardsConfig;"
@@ -342,4 +342,4 @@ def test_memory_is_bounded_by_the_units_and_not_by_the_corpus(config: ShardsConf
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             peak = max(peak, sum(p.memory_info().rss for p in (build, *build.children(recursive=True))))
             build.wait(0.1)
-    assert build.returncode == 0 and peak < 1.0e9, peak
+    assert build.returncode == 0 and peak < 600e6, peak

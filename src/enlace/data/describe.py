@@ -78,13 +78,17 @@ def corpus_picture(manifest: Manifest, report: Mapping[str, Any]) -> bytes:
     tokens = {f"{s.name} ({s.split})": sum(shard.tokens for shard in s.shards) for s in manifest.streams}
     _bars(top, tokens, "Tokens por fuente (train: para entrenar, val: reservado)", _ACCENT)
     for name, histogram in report["bytes_histogram"].items():
-        sizes = [int(size) for size in histogram]
-        middle.plot(sizes, list(histogram.values()), marker="o", markersize=3, label=name)
+        counts = sorted((int(size), count) for size, count in histogram.items())
+        total = sum(histogram.values())
+        middle.plot(*zip(*((s, 100 * n / total) for s, n in counts), strict=True), marker="o", markersize=3, label=name)
     middle.set_xscale("log", base=2)
-    middle.set_title("Documentos por longitud (bytes, de cada potencia de 2 a la siguiente)", loc="left", fontsize=10)
+    middle.set_title(
+        "% de documentos por longitud (bytes, de cada potencia de 2 a la siguiente)", loc="left", fontsize=10
+    )
     middle.legend(frameon=False, fontsize=8)
     gone = {REASONS[reason][1]: count for reason, count in report["dropped"].items() if count}
     gone |= {f"{REASONS[what][1]} (quitado)": count for what, count in report["removed"].items() if count}
+    bottom.set_xscale("symlog")
     _bars(bottom, gone, "Descartado por las reglas de limpieza" + ("" if gone else ": nada"), _WARM)
     for axes in (top, middle, bottom):
         axes.spines[["top", "right"]].set_visible(False)

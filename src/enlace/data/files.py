@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
@@ -26,7 +27,7 @@ else:
 READ = ".txt, .html, .jsonl o .parquet (también .gz o .zst)"
 _TEXT, _HTML = (".txt",), (".html", ".htm")
 _PACKED = (".gz", ".zst")
-_DAMAGED = (EOFError, gzip.BadGzipFile, zstd.ZstdError, OSError, ValueError)
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError, OSError, ValueError)
 _NOT_TEXT = ["head", "script", "style", "nav", "header", "footer", "aside", "form", "noscript", "svg", "button"]
 _BLOCKS = "p,li,dd,dt,td,th,tr,div,br,pre,blockquote,section,article,figcaption,h1,h2,h3,h4,h5,h6"
 _CHUNK = 2**20
@@ -87,14 +88,13 @@ def _text(path: Path, faults: Faults) -> str | None:
     if len(data) > MAX_LINE:
         faults.add(str(path), f"pasa de {MAX_LINE // 2**20} MB; pártelo en documentos o hazlo .jsonl", whole_file=True)
         return None
-    if kind_of(path) == ".html":
-        return html_text(data)
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         faults.add(f"{path}:{line}", "no es UTF-8; guarda el archivo en UTF-8", whole_file=True)
         return None
+    return html_text(data) if kind_of(path) == ".html" else text
 
 
 def html_text(data: bytes) -> str:
@@ -147,7 +147,9 @@ def _parquet(path: Path, text_field: str, faults: Faults) -> Iterator[Content]:
                             faults.add(f"{path}:{number}", "no es UTF-8; guarda esa columna como texto")
                             continue
                     yield str(number), record
-    except (arrow.ArrowException, UnicodeDecodeError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno:  # of the disk; arrow's own, about the content, have no number
+            raise
         faults.add(str(path), f"el archivo está dañado o no es .parquet ({type(error).__name__})", whole_file=True)
 
 

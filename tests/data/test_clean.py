@@ -107,6 +107,8 @@ def test_every_character_that_is_changed_is_looked_for_first() -> None:
         ("cafÃ© â€œholaâ€\x9d", "café “hola”"),
         ("Ã\u200b±ato", "ñato"),
         ("JOÃO comió en un château", "JOÃO comió en un château"),
+        ("«IRMÃ» y “LÔ", "«IRMÃ» y “LÔ"),
+        ("CANCIÃ“N, aoÃ»t", "CANCIÓN, août"),
     ],
 )
 def test_text_decoded_with_the_wrong_table_is_repaired_and_no_other(raw: str, normal: str) -> None:

@@ -18,6 +18,8 @@ PERSONAL = [
     ("CURP HEGG560427MVZRRL04.", "CURP [identificación]."),
     ("IBAN ES91 2100 0418 4502 0005 1332, a nombre", "IBAN [cuenta], a nombre"),
     ("ES9121000418450200051332", "[cuenta]"),
+    ("ES91 2100 0418 4502 0005 1332 BANCO, es91-2100-0418-4502-0005-1332", "[cuenta] BANCO, [cuenta]"),
+    ("(+54) 11 4321-8765", "[teléfono]"),
     ("tarjeta 4111 1111 1111 1111 o 5500005555555559", "tarjeta [tarjeta] o [tarjeta]"),
     ("3782 822463 10005", "[tarjeta]"),
     ("llámame al +34 612 345 678", "llámame al [teléfono]"),
@@ -30,6 +32,7 @@ PERSONAL = [
 NOBODYS = [
     "600 000 000 de euros, y 699 999 999 más",
     "De 1914-1918 a 1936-1939, 3.14159265358979",
+    "El fax (1980-1990) y el móvil 1983-2010; el 20240118 a las tres",
     "12345678A tiene mal la letra; 20-12345678-1 y 12.345.678-1, la cifra",
     "HEGG560427MVZRRL05",
     "ES92 2100 0418 4502 0005 1332",

@@ -21,7 +21,8 @@ _OTHER_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _SPACES = re.compile(" {2,}")
 # What UTF-8 looks like when it was read as Latin-1 or Windows-1252: "Ã±" for "ñ", "â€œ" for "“". Lower-case a with
 # circumflex is Romanian and French, upper-case A with tilde Portuguese: neither comes before these signs.
-_MOJIBAKE = re.compile("[ÃÂ][-¿Œ-ƒˆ˜–-›€™]|â€|ðŸ")
+# Except a capital tilde that ends a word in capitals before a closing quote («IRMÃ»).
+_MOJIBAKE = re.compile("(?:(?<![A-ZÀ-Þ])[ÃÂ]|[ÃÂ](?![»”’›]))[-¿Œ-ƒˆ˜–-›€™]|â€|ðŸ")
 _SUSPECT = re.compile("[\u00c2\u00c3\u00e2\u00f0][^ -~]")
 # Anything that the three patterns above might change is in here, and little else.
 _UNUSUAL = re.compile("[^\t\n -~\u00a1-\u00ac\u00ae-\u0603\u2010-\u2027\u2030-\u205e\u2070-\u2fff\u3001-\ud7ff]")

@@ -30,16 +30,20 @@ _COLONS = re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]")
 
 _MAIL_NAME = re.compile(r"(?<![\w.+\-])[\w.+\-]{1,64}$")
 _MAIL_HOST = re.compile(r"@[\w\-]{1,63}(?:\.[\w\-]{1,63})*\.[^\W\d_]{2,24}(?![\w@])")
-_DNI = re.compile(r"(?<![\w.\-])(?:\d{8}|\d{2}\.\d{3}\.\d{3}|[XYZxyz][ \-]?\d{7})[ \-]?[A-Za-z](?!\w)")
+# After a space the letter is a capital: "20240118 a las tres" is a date.
+_DNI = re.compile(r"(?<![\w.\-])(?:\d{8}|\d{2}\.\d{3}\.\d{3}|[XYZxyz][ \-]?\d{7})(?:-?[A-Za-z]| [A-Z])(?!\w)")
 _CUIT = re.compile(r"(?<![\w.\-])(?:20|2[3-7]|30|33|34)-?\d{8}-?\d(?![\w\-])")
 _RUT = re.compile(r"(?<![\w.\-])(?:\d{1,2}\.\d{3}\.\d{3}|\d{7,8})-[\dkK](?![\w\-])")
 _CURP = re.compile(r"(?<!\w)[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d(?!\w)")
-_IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?!\w)")
+# Spain's apart: of digits only, so that a word in capitals after it is not taken for more of it.
+_IBAN = re.compile(
+    r"(?<!\w)(?:[Ee][Ss]\d{2}(?:[ \-]?\d{4}){5}|[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?)(?!\w)"
+)
 _CARD = re.compile(
     r"(?<![\w.,\-])(?:\d{13,19}|\d{4}([ \-])\d{4}\1\d{4}\1\d{4}|3\d{3}([ \-])\d{6}\2\d{5})(?![\w\-]|[.,]\d)"
 )
 _PHONE = re.compile(
-    r"(?<![\w+])(?:\+|00)\d{1,3}[ .\-]?(?:\(\d{1,4}\)[ .\-]?)?\d(?:[ .\-]?\d){6,11}(?!\w)"
+    r"(?<![\w+])(?:\(\+\d{1,3}\)|(?:\+|00)\d{1,3})[ .\-]?(?:\(\d{1,4}\)[ .\-]?)?\d(?:[ .\-]?\d){6,11}(?!\w)"
     r"|(?i:(?P<word>\b(?:tel[ée]?f?(?:ono)?s?|tfno|tlf|m[óo]vil|cel(?:ular)?|fax|whats?app|ll[aá]m[ae](?:r|nos|me)?)\b"
     r"[^\d\n(+]{0,20}))\(?\d(?:[ .\-/()]{0,2}\d){6,11}(?!\w)"
 )
@@ -142,7 +146,7 @@ def _is_curp(match: re.Match[str]) -> bool:
 
 def _is_iban(match: re.Match[str]) -> bool:
     """ISO 13616: the first four characters go to the end, letters count from 10, and the rest modulo 97 is 1."""
-    text = match[0].replace(" ", "")
+    text = re.sub(r"[ \-]", "", match[0])
     return 15 <= len(text) <= 34 and int("".join(str(int(c, 36)) for c in text[4:] + text[:4])) % 97 == 1
 
 
@@ -155,7 +159,8 @@ def _is_card(match: re.Match[str]) -> bool:
 
 
 def _is_phone(match: re.Match[str]) -> bool:
-    return 7 <= len(_digits(match[0])) <= 15
+    years = re.search(r"(?:1[0-9]|20)\d\d ?[\-/] ?(?:1[0-9]|20)\d\d$", match[0])  # "el fax (1980-1990)"
+    return 7 <= len(_digits(match[0])) <= 15 and not (years and len(_digits(match[0])) == 8)
 
 
 def _is_public_ip(match: re.Match[str]) -> bool:

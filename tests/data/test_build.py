@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from enlace import EnlaceError
-from enlace.config.schema import FolderSource, ShardsConfig
+from enlace.config.schema import FolderSource, ShardsConfig, ToolsConfig
 from enlace.data import build
 from enlace.data.chat import Message, encode_conversation
 from enlace.data.clean import normalise
@@ -188,10 +188,10 @@ def test_a_refusal_says_the_way_out_and_leaves_what_was_there(
     documents: list[Document], shards_config: Configure, tmp_path: Path, changed: dict[str, object], message: str
 ) -> None:
     build_shards(documents, [], shards_config(), tmp_path / "shards")
-    before = _files(tmp_path)
+    before = _files(tmp_path / "shards")
     with pytest.raises(EnlaceError, match=message):
         build_shards(documents, [], shards_config(**changed), tmp_path / "shards")
-    assert _files(tmp_path) == before
+    assert _files(tmp_path / "shards") == before
 
 
 @pytest.mark.parametrize(("document_hash", "side"), [("0" * 16, "val"), ("f" * 16, "train")])
@@ -243,7 +243,13 @@ def test_the_stages_go_from_a_folder_of_texts_to_shards(
     )
     config = SimpleNamespace(
         corpus=SimpleNamespace(sources=(source,), max_bad_share=0.0),
-        data=SimpleNamespace(shards=shards_config(), executor="local", workers=1, scheduler=None),
+        data=SimpleNamespace(
+            shards=shards_config(),
+            tools=ToolsConfig(searches=0.0, not_found=0.0),
+            executor="local",
+            workers=1,
+            scheduler=None,
+        ),
     )
     shutil.copytree(Path(__file__).parents[1] / "fixtures" / "textos", tmp_path / "textos")
     for i in range(7):

@@ -144,3 +144,6 @@ def test_evaluation_sets_are_read_from_lines_and_from_any_text_of_a_record(tmp_p
     assert read_eval_sets([], tmp_path).runs == ()
     with pytest.raises(EnlaceError, match=r"eval_sets: no hay ningún archivo c\.jsonl"):
         read_eval_sets(["c.jsonl"], tmp_path)
+    assert read_eval_sets([str(tmp_path / "b.*")], tmp_path / "elsewhere").items == ("uno", "dos", "tres")
+    with pytest.raises(EnlaceError, match="no hay ningún archivo"):
+        read_eval_sets([""], tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from enlace import EnlaceError
 from enlace.config.schema import ShardsConfig
-from enlace.data import build
+from enlace.data import build, units
 from enlace.data.build import build_shards
 from enlace.data.chat import Message
 from enlace.data.conversations import Conversation
@@ -28,7 +29,7 @@ from enlace.data.executors import Work, WorkersLost
 from enlace.data.shards import SPLITS, open_shards
 from enlace.data.tokenizer import Tokenizer
 from enlace.data.units import split_in_units
-from enlace.durable import locked
+from enlace.durable import locked, write_atomic
 from tests.conftest import NO_RULES, ROOT, sentences
 from tests.data import mortal
 
@@ -163,6 +164,23 @@ def test_a_weight_repeats_or_thins_what_is_trained_and_nothing_else(
     assert set(decoded) <= set(_texts(tmp_path / "even", "train"))
 
 
+def test_a_weight_that_leaves_nothing_is_refused(config: ShardsConfig, raw: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(EnlaceError, match=r"«a»: con weight 1e-09 no queda ninguno de sus \d+ documentos; súbelo"):
+        build_shards(raw, [], config, tmp_path / "out", b'[{"name": "a", "weight": 1e-9}]')
+
+
+def test_of_a_conversation_about_two_documents_the_held_out_one_stays_in_any_order(
+    config: ShardsConfig, raw: list[Path], tmp_path: Path
+) -> None:
+    """Searches that find nothing: the same question and answer, about several documents."""
+    said = (Message("user", "¿Quién fue Lucas?"), Message("assistant", "No lo he encontrado."))
+    chats = [Conversation(said, digest) for digest in ("f" * 16, "0" * 16)]
+    for name, order in (("one", chats), ("other", chats[::-1])):
+        build_shards(raw, order, config, tmp_path / name)
+        opened = open_shards(tmp_path / name)
+        assert [split for split in SPLITS if "chat" in opened.names(split)] == ["val"]
+
+
 def test_evaluation_sets_are_kept_out_of_conversations_too(
     config: ShardsConfig, raw: list[Path], tmp_path: Path
 ) -> None:
@@ -215,6 +233,54 @@ def test_what_was_left_by_another_recipe_or_other_text_is_not_used(
     assert build_shards(raw, [], config, tmp_path / "out2", unit_bytes=UNIT).again == 0
 
 
+def test_files_of_one_recipe_are_not_vouched_for_by_the_report_of_another(
+    config: ShardsConfig, raw: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built with one, killed while building with another, and then back with the first."""
+    expected = _files(build_out(raw, config, tmp_path / "whole"))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(build.Table, "load", lambda bases: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build_out(raw, config, tmp_path / "out")
+    written = iter(range(100))
+
+    def write(path: Path, data: bytes) -> None:
+        if next(written) == 3:  # the texts, the table and the bands of one unit, and not its report
+            raise KeyboardInterrupt
+        write_atomic(path, data)
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(units, "write_atomic", write)
+        with pytest.raises(KeyboardInterrupt):
+            build_out(raw, config.model_copy(update={"min_chars": 10_000}), tmp_path / "out")
+    assert _files(build_out(raw, config, tmp_path / "out")) == expected
+
+
+def test_what_was_finished_before_a_refusal_or_a_full_disk_is_not_done_again(
+    config: ShardsConfig, raw: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _files(build_out(raw, config, tmp_path / "whole"))
+    with pytest.raises(EnlaceError, match="vocab_size: los textos solo dan para"):
+        build_out(raw, config.model_copy(update={"vocab_size": 60_000}), tmp_path / "out")
+    finished = len(list((tmp_path / "out.units.tmp").glob("*.json")))
+
+    def full(path: Path, data: bytes) -> None:
+        raise EnlaceError(f"{path}: no se puede escribir (disco lleno)")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(build, "write_atomic", full)
+        with pytest.raises(EnlaceError, match=r"tokenizer\.json: no se puede escribir \(disco lleno\)"):
+            build_out(raw, config, tmp_path / "out")
+    built = build_shards(raw, [], config, tmp_path / "out", unit_bytes=UNIT)
+    assert built.again == finished > 1 and _files(tmp_path / "out") == expected
+
+
+def build_out(raw: list[Path], config: ShardsConfig, out: Path) -> Path:
+    """Build the shards `out` in units of this test's size."""
+    build_shards(raw, [], config, out, unit_bytes=UNIT)
+    return out
+
+
 def test_a_second_writer_stops(config: ShardsConfig, raw: list[Path], tmp_path: Path) -> None:
     """Lightning-AI/litData#866: several writers merged one index."""
     with (
@@ -235,6 +301,11 @@ def test_a_worker_that_dies_is_told_and_what_was_finished_stays(
     finished = len(list((tmp_path / "out.units.tmp").glob("*.json")))
     built = build_shards(raw, [], config, tmp_path / "out", work=Work(workers=2), unit_bytes=UNIT)
     assert built.again == finished and _files(tmp_path / "out") == _files(tmp_path / "whole")
+
+
+def test_workers_that_die_while_work_is_handed_out_are_told() -> None:
+    with pytest.raises(WorkersLost, match="Un proceso de trabajo murió"):
+        list(Work(workers=2).run(os._exit, [1] * 20_000))
 
 
 def test_workers_end_with_the_main_process(tmp_path: Path) -> None:
@@ -266,7 +337,7 @@ def test_ids_past_65535_are_refused_before_any_output(
     monkeypatch.setattr(Tokenizer, "encode", lambda self, text: [65_536])
     with pytest.raises(EnlaceError, match="65536 o más, que no caben en uint16"):
         build_shards(raw, [], config, tmp_path / "out", unit_bytes=UNIT)
-    assert not (tmp_path / "out").exists() and not (tmp_path / "out.units.tmp").exists()
+    assert not (tmp_path / "out").exists() and not list(tmp_path.rglob("*.ids"))
 
 
 def test_a_document_across_two_shards_has_one_end(shards_config: Configure, raw: list[Path], tmp_path: Path) -> None:

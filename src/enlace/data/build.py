@@ -1,8 +1,8 @@
 """From documents and conversations to a folder of shards: clean, drop duplicates, split, train the tokenizer, encode.
 
 The texts are cleaned and encoded in units, by as many workers as there are (`units`, `executors`). What is finished
-lies in `<out>.units.tmp` until all is done: a run that was killed goes on from there. The bytes of the shards depend
-on what the documents say, and not on their order, the number of workers or the size of the units.
+lies in `<out>.units.tmp` until all is done: a run that was killed, or refused, goes on from there. The bytes of the
+shards depend on what the documents say, and not on their order, the number of workers or the size of the units.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from enlace.data.clean import normalise
 from enlace.data.conversations import Conversation
 from enlace.data.decontaminate import EvalSet
 from enlace.data.dedup import is_held_out
-from enlace.data.executors import Work, WorkersLost
+from enlace.data.executors import Work
 from enlace.data.filters import Report
 from enlace.data.folder import whole_folder
 from enlace.data.selection import Selection, Table, select
@@ -45,7 +45,7 @@ from enlace.data.units import (
     unit_report,
 )
 from enlace.data.words import mixed, words_of
-from enlace.durable import locked
+from enlace.durable import locked, write_atomic
 
 CHAT = "chat"  # the stream of the conversations; the others are named after their source
 REASONS = ("short", "symbols", "language", "repetition", "contaminated", "duplicate", "near_duplicate")
@@ -101,13 +101,7 @@ def build_shards(
     folder, lock = (out.with_name(f"{out.name}.{end}") for end in ("units.tmp", "units.lock.tmp"))
     with locked(lock, f"{out}: otro proceso lo está escribiendo; espera a que acabe"):
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            built = _Build(raw, config, out, sources, evals, work, unit_bytes, folder).run(conversations)
-        except WorkersLost:
-            raise
-        except EnlaceError:
-            shutil.rmtree(folder)
-            raise
+        built = _Build(raw, config, out, sources, evals, work, unit_bytes, folder).run(conversations)
         shutil.rmtree(folder)
     return built
 
@@ -195,7 +189,14 @@ class _Build:
                     f"menos uno de cada: añade textos, baja data.shards.min_chars o "
                     f"{'sube' if len(train) else 'baja'} data.shards.val_fraction"
                 )
-            streams.append(_Chosen(path.stem, "train", _weighted(train, table.key, weights.get(path.stem, 1.0))))
+            weight = weights.get(path.stem, 1.0)
+            chosen = _weighted(train, table.key, weight)
+            if not len(chosen):
+                raise EnlaceError(
+                    f"«{path.stem}»: con weight {weight:g} no queda ninguno de sus {len(train)} documentos; súbelo en "
+                    f"configs/data o quita esa fuente, y repite `dvc repro`"
+                )
+            streams.append(_Chosen(path.stem, "train", chosen))
             streams.append(_Chosen(path.stem, "val", val[np.argsort(mixed(table.key[val]), kind="stable")]))
         for split in SPLITS:
             side = [chat for chat in chats if _side(chat.document_hash, fraction) == split]
@@ -207,10 +208,13 @@ class _Build:
         self, conversations: Iterable[Conversation], selection: Selection, report: Report
     ) -> list[Conversation]:
         """The conversations normalised, without those that are empty, repeated, in an evaluation set, or about a
-        document that is not held out but has a held-out one that says the same; counted in `report`."""
+        document that is not held out but has a held-out one that says the same; counted in `report`.
+
+        Of copies about several documents the one with the smallest hash stays, as with documents: the held-out one.
+        """
         kept: dict[tuple[Message, ...], Conversation] = {}
         fraction = self.config.val_fraction
-        for conversation in conversations:
+        for conversation in sorted(conversations, key=lambda chat: chat.document_hash):
             messages = tuple(Message(message.role, normalise(message.content)) for message in conversation.messages)
             about = int(conversation.document_hash, 16)
             stands = f"{selection.stands_for.get(about, about):016x}"
@@ -243,7 +247,7 @@ class _Build:
         limit = self.config.tokenizer_bytes
         texts = [_up_to((table.text(int(i)) for i in documents), limit), _up_to(messages, limit)]
         trained = train_tokenizer((text for part in texts for text in part), self.config.vocab_size)
-        (self.folder / "tokenizer.json").write_text(trained.to_str(pretty=True), encoding="utf-8")
+        write_atomic(self.folder / "tokenizer.json", trained.to_str(pretty=True).encode())
 
     def _encode(self, table: Table, units: Sequence[str], streams: Sequence[_Chosen]) -> tuple[_EncodedUnits, int]:
         """Encode all documents; where the ids are, and how many units were there already."""

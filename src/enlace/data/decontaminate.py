@@ -74,7 +74,10 @@ def read_eval_sets(patterns: Sequence[str], root: Path) -> EvalSet:
     """
     items: dict[str, None] = {}
     for pattern in patterns:
-        paths = sorted(path for path in root.glob(pattern) if path.is_file())
+        anchor = Path(pattern).anchor
+        base, relative = Path(anchor or root), str(Path(pattern).relative_to(anchor))
+        # A glob of "." is an error of Python's; so is one of an absolute path.
+        paths = sorted(path for path in base.glob(relative) if path.is_file()) if relative != "." else []
         if not paths:
             raise EnlaceError(f"data.shards.clean.eval_sets: no hay ningún archivo {pattern}; corrígelo o quítalo")
         for path in paths:

@@ -45,8 +45,9 @@ class Work:
         if not tasks:
             return
         with self._open(len(tasks)) as pool:
-            futures: list[Future[Result]] = [pool.submit(function, task) for task in tasks]
+            futures: list[Future[Result]] = []
             try:
+                futures += (pool.submit(function, task) for task in tasks)
                 for future in as_completed(futures):
                     yield future.result()
             except BrokenProcessPool:

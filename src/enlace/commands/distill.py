@@ -229,7 +229,8 @@ def resolve(
     if intent is None or bool(batch_id) == not_submitted:
         raise EnlaceError("Di cuál y qué fue de él: --intent N y --batch-id LOTE, o --intent N y --not-submitted.")
     settle(trabajo, intent, batch_id or None)
-    console.say("Anotado. " + (f"Recógelo: {_order('collect', teacher)}" if batch_id else "Ya se puede enviar otra vez."))
+    after = f"Recógelo: {_order('collect', teacher)}" if batch_id else "Ya se puede enviar otra vez."
+    console.say(f"Anotado. {after}")
 
 
 @app.command("usage")

@@ -180,7 +180,7 @@ def test_the_protocol(tmp_path: Path) -> None:
 
 def test_personal_data_of_a_document_is_not_asked_about() -> None:
     """The teacher may be a paid one, far from home."""
-    text = "La posada es un hotel de la sierra; para reservar escriba a ana.ruiz@ejemplo.com o llame al +34 600 123 123."
+    text = "La posada es un hotel; para reservar escriba a ana.ruiz@ejemplo.com o llame al +34 600 123 123."
     asked = questions_from_document(Document("x", text, "propio", {"title": "La posada", "topic": "Lugares"}), 9)
     assert asked
     for peticion in asked:

@@ -76,9 +76,7 @@ def retry_failed(
         peticiones: list[Peticion] = [p for p in trabajo.recorrer_peticiones() if p.custom_id in chosen]
         cambios: Record = {} if retry.max_tokens is None else {"max_tokens": retry.max_tokens}
         trabajo.anotar("reenvio", clases=Counter(row["class"] for row in rows))
-        return found + send(
-            trabajo, peticiones, cliente, config, cambios=cambios, max_usd=max_usd, dormir=dormir
-        )
+        return found + send(trabajo, peticiones, cliente, config, cambios=cambios, max_usd=max_usd, dormir=dormir)
 
 
 def candidates(trabajo: Trabajo, config: DistillConfig, retry: Retry) -> Iterator[Record]:

@@ -57,6 +57,7 @@ def plan(specs: Specs = None, teacher: Teacher = "") -> None:
         f"{made.repeated} ya se enviaron o están repetidas."
     )
     console.say(f"Respuesta media: {made.output_tokens:.0f} tokens ({measured}).")
+    _tell_doubts(trabajo)
     if config.teacher != "anthropic":
         console.say("No cobra.")
         return
@@ -104,6 +105,7 @@ def collect(
         config = config.model_copy(update={"max_wait_hours": max_wait_hours})
     counts = gather(trabajo, cliente, config, refetch=refetch)
     console.say(f"{counts['ok']} respuestas y {counts['error']} errores nuevos; {counts['ya_estaban']} ya estaban.")
+    _tell_doubts(trabajo)
     if _tell_failures(trabajo, config):
         raise typer.Exit(FAILURES)
 
@@ -137,8 +139,7 @@ def status(
             f"aviso: la cuenta tiene {len(unknown)} lotes que no son de ningún trabajo de aquí ({shown}). Si nadie más "
             "la usa, son envíos que se dieron por no aceptados: míralos en la consola del proveedor."
         )
-    for intento in trabajo.en_duda():
-        console.say(f"Envío {intento['numero']} en duda ({len(intento['custom_ids'])} peticiones): repite submit.")
+    _tell_doubts(trabajo)
     _tell_failures(trabajo, config)
 
 
@@ -329,6 +330,11 @@ def _strays(trabajo: Trabajo, cliente: Cliente) -> list[str]:
         return strays(trabajo, cliente)
     except Exception:  # a teacher that does not answer has been told of already
         return []
+
+
+def _tell_doubts(trabajo: Trabajo) -> None:
+    for intento in trabajo.en_duda():
+        console.say(f"Envío {intento['numero']} en duda ({len(intento['custom_ids'])} peticiones): repite submit.")
 
 
 def _tell_failures(trabajo: Trabajo, config: DistillConfig) -> bool:

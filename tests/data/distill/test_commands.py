@@ -175,7 +175,8 @@ def test_a_doubt_that_only_a_person_can_settle(enlace: Run, servidor: Servidor) 
     servidor.faults(create=[{"reply": 500, "accept": True}], list=[{}] + [{"reply": 500}] * 9)
     status, said = enlace("submit", "--max-usd", "1")
     assert status == 5 and "resolve --intent 1" in said
-    assert "Envío 1 en duda (3 peticiones)" in enlace("status")[1]
+    for command in ("status", "plan"):
+        assert "Envío 1 en duda (3 peticiones)" in enlace(command)[1]
     assert enlace("resolve", "--intent", "1")[0] == 1
     status, said = enlace("resolve", "--intent", "1", "--batch-id", "msgbatch_01")
     assert status == 0 and "collect" in said

@@ -81,7 +81,7 @@ class Trabajo:
     @contextmanager
     def bloqueo(self) -> Iterator[None]:
         """Be the only writer; raises TrabajoOcupado when somebody else is."""
-        busy = f"{self.carpeta}: otro proceso está en este trabajo. Espera a que acabe y repite"
+        busy = f"{self.carpeta}: otro proceso está en este trabajo. Espera a que acabe, o páralo con Ctrl-C, y repite"
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.carpeta / "LOCK", busy))

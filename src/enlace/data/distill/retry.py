@@ -85,8 +85,9 @@ def candidates(trabajo: Trabajo, config: DistillConfig, retry: Retry) -> Iterato
         raise _too_small(retry.max_tokens, config.max_tokens)
     attempts: Counter[str] = Counter()
     open_: set[str] = set()
-    limits = {lote["id"]: lote["max_tokens"] or config.max_tokens for lote in trabajo.leer_lotes()}
+    limits: dict[str, int] = {}
     for lote in trabajo.leer_lotes():
+        limits[lote["id"]] = lote["max_tokens"] or config.max_tokens
         attempts.update(lote["custom_ids"])
         if not lote["recogido"]:
             open_.update(lote["custom_ids"])

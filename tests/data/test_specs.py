@@ -16,7 +16,8 @@ import pytest
 from enlace import EnlaceError
 from enlace.data.distill import Peticion, leer_especificaciones
 from enlace.data.distill.requests import especificaciones
-from enlace.data.specs import KINDS, REGISTERS, Material, count, fold, generate, read_material, render
+from enlace.data.spec_material import KINDS, REGISTERS, Material, read_material, render
+from enlace.data.specs import count, fold, generate
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "data" / "specs" / "hogar"
@@ -36,12 +37,14 @@ def made(material: Material) -> list[Peticion]:
 
 def test_the_same_in_every_process(made: list[Peticion], tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from enlace.data.specs import *; "
+        "import sys; from pathlib import Path; from enlace.data.specs import generate; "
+        "from enlace.data.spec_material import read_material; "
         "from enlace.data.distill.requests import especificaciones; "
         f"sys.stdout.buffer.write(especificaciones(generate(read_material(Path({str(FOLDER)!r})), 700, 0)))"
     )
     for seed in ("0", "1"):
-        output = subprocess.check_output([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, cwd=tmp_path)
+        alone = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "src")}
+        output = subprocess.check_output([sys.executable, "-c", code], env=alone, cwd=tmp_path)
         assert output == especificaciones(made[:700]), "also: more begins with fewer"
 
 
@@ -263,17 +266,19 @@ def test_words_agree(material: Material) -> None:
 def test_the_commands(tmp_path: Path, made: list[Peticion]) -> None:
     shutil.copytree(FOLDER, tmp_path / "data" / "specs" / "hogar")
     (tmp_path / "params.yaml").touch()
+    inside = tmp_path / "notas"
+    inside.mkdir()
 
     def enlace(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "enlace.cli", "specs", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run(command, cwd=inside, capture_output=True, text=True, check=False)
 
     assert "300 peticiones distintas" in enlace("generate", "--n", "300").stdout
-    written = tmp_path / "data/specs/hogar.generado.jsonl"
+    written = tmp_path / "data/specs/hogar.generado.jsonl"  # of the project, not of the folder somebody is in
     assert leer_especificaciones(written) == made[:300]
     assert set(json.loads(written.read_bytes().splitlines()[0])) <= {"system", "user", "meta", "schema"}
     assert enlace("generate", "--n", "5", "--seed", "1", "--out", "otro/uno.jsonl").returncode == 0
-    assert len(leer_especificaciones(tmp_path / "otro/uno.jsonl")) == 5
+    assert len(leer_especificaciones(inside / "otro/uno.jsonl")) == 5
     assert re.search(r"100 temas, .* peticiones distintas", enlace("count").stdout)
     assert made[3].user in enlace("sample", "--n", "4").stdout
     (tmp_path / "data/specs/hogar/formas.yaml").unlink()

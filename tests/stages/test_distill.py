@@ -107,3 +107,13 @@ def test_nothing_is_bought_without_a_budget(project: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DISTILL_BUDGET_USD", "5")
     with pytest.raises(DistillError, match="ANTHROPIC_API_KEY"):  # past the budget, up to the credential
         distill_submit.main()
+
+
+def test_a_receipt_of_another_teacher_is_told_apart_from_a_lost_ledger(project: Path) -> None:
+    run()
+    before = outputs(project)
+    params = project / "params.yaml"
+    params.write_text(params.read_text(encoding="utf-8").replace("teacher: extractive", "teacher: compatible"), "utf-8")
+    with pytest.raises(DistillError, match=r"es del trabajo extractive-\w+, .*compatible-.*dvc repro"):
+        distill_collect.main()
+    assert outputs(project) == before

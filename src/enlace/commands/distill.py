@@ -1,7 +1,8 @@
 """`enlace distill …`: ask the teacher by hand, step by step, paying for each answer once.
 
 Exit status, for scripts: 0 done, 1 an error, 2 a command line that makes no sense, 3 another process is in the job, 4
-still running when the wait ended, 5 a submission in doubt, 6 done but some requests failed, 7 over the budget.
+still running when the wait ended, 5 a submission in doubt, 6 done but some requests failed (those that no resend can
+change, as the embedded teacher's, do not count), 7 over the budget.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _WARN_DAYS = 7
 app = App(
     "Pregunta al profesor por lotes y recoge sus respuestas: cada una se paga una sola vez. Estado de salida: 0 hecho, "
     "1 error, 2 orden mal escrita, 3 otro proceso está en el trabajo, 4 sigue en marcha, 5 hay un envío en duda, "
-    "6 hecho con peticiones fallidas, 7 el presupuesto no alcanza."
+    "6 hecho con peticiones fallidas (sin contar las que reenviar no cambia), 7 el presupuesto no alcanza."
 )
 
 Teacher = Annotated[str, typer.Option(metavar="PROFESOR", help="Fichero de configs/distill; nada: el de params.yaml.")]
@@ -39,7 +40,7 @@ Specs = Annotated[
     typer.Option(metavar="FICHERO", help="Peticiones en .jsonl (se puede repetir); nada: las del proyecto."),
 ]
 MaxUsd = Annotated[
-    str, typer.Option(metavar="USD", help="No enviar lo que pueda pasar de esta cantidad; nada: DISTILL_BUDGET_USD.")
+    str, typer.Option(metavar="USD", help="Límite de todo el trabajo, lo gastado incluido; nada: DISTILL_BUDGET_USD.")
 ]
 
 
@@ -56,6 +57,10 @@ def plan(specs: Specs = None, teacher: Teacher = "") -> None:
         f"{made.repeated} ya se enviaron o están repetidas."
     )
     console.say(f"Respuesta media: {made.output_tokens:.0f} tokens ({measured}).")
+    _tell_doubts(trabajo)
+    if config.teacher != "anthropic":
+        console.say("No cobra.")
+        return
     console.say(f"Coste esperado, sin contar la caché: {_usd(made.expected)}; como mucho: {_usd(made.most)}.")
     if config.prices is None:
         console.say(f"El precio de {config.model} es desconocido: añádelo en configs/distill/prices/.")
@@ -79,7 +84,7 @@ def submit(
     peticiones = trabajo.guardar_peticiones(_requests(specs, config))
     limit = _limit(max_usd, trabajo, trabajo.sin_enviar(peticiones), config)
     sent = send(trabajo, peticiones, cliente, config, max_usd=limit, rebind=rebind)
-    console.say(f"{len(sent)} lotes enviados. Para recoger las respuestas: enlace distill collect")
+    console.say(f"{len(sent)} lotes enviados. Para recoger las respuestas: {_order('collect', teacher)}")
 
 
 @app.command("collect")
@@ -100,7 +105,8 @@ def collect(
         config = config.model_copy(update={"max_wait_hours": max_wait_hours})
     counts = gather(trabajo, cliente, config, refetch=refetch)
     console.say(f"{counts['ok']} respuestas y {counts['error']} errores nuevos; {counts['ya_estaban']} ya estaban.")
-    if _tell_failures(trabajo):
+    _tell_doubts(trabajo)
+    if _tell_failures(trabajo, config):
         raise typer.Exit(FAILURES)
 
 
@@ -112,7 +118,7 @@ def status(
     """Dice cómo va cada lote."""
     from enlace.data.distill import status as ask
 
-    _, trabajo, cliente = _open(teacher)
+    config, trabajo, cliente = _open(teacher)
     lotes = trabajo.leer_lotes() if offline else ask(trabajo, cliente)
     for lote in lotes:
         here = "recogido" if lote["recogido"] else "por recoger"
@@ -133,9 +139,8 @@ def status(
             f"aviso: la cuenta tiene {len(unknown)} lotes que no son de ningún trabajo de aquí ({shown}). Si nadie más "
             "la usa, son envíos que se dieron por no aceptados: míralos en la consola del proveedor."
         )
-    for intento in trabajo.en_duda():
-        console.say(f"Envío {intento['numero']} en duda ({len(intento['custom_ids'])} peticiones): repite submit.")
-    _tell_failures(trabajo)
+    _tell_doubts(trabajo)
+    _tell_failures(trabajo, config)
 
 
 @app.command("retry-failed")
@@ -168,14 +173,13 @@ def retry_failed(
     config, trabajo, cliente = _open(teacher)
     retry = Retry(force, max_tokens, include_refusals, resample, retry_missing)
     chosen = {row["custom_id"] for row in candidates(trabajo, config, retry)}
-    if chosen:
-        again = [peticion for peticion in trabajo.recorrer_peticiones() if peticion.custom_id in chosen]
-        longest = config if max_tokens is None else config.model_copy(update={"max_tokens": max_tokens})
-        limit = _limit(max_usd, trabajo, again, longest)
-    sent = send(trabajo, cliente, config, retry, max_usd=limit if chosen else None, rebind=rebind)
+    again = [peticion for peticion in trabajo.recorrer_peticiones() if peticion.custom_id in chosen] if chosen else []
+    longest = config if max_tokens is None else config.model_copy(update={"max_tokens": max_tokens})
+    limit = _limit(max_usd, trabajo, again, longest)
+    sent = send(trabajo, cliente, config, retry, max_usd=limit, rebind=rebind)
     console.say(f"{len(chosen)} peticiones reenviadas en {len(sent)} lotes.")
     if not chosen:
-        _tell_failures(trabajo)
+        _tell_failures(trabajo, config)
 
 
 @app.command("cancel")
@@ -197,7 +201,10 @@ def cancel(
             cliente.cancelar(id)
             trabajo.anotar("cancelado", id=id)
             console.say(f"{id}: se pidió pararlo")
-    console.say("Recoge lo que ya estaba hecho: enlace distill collect")
+    if not (ids or open_):
+        console.say("No hay lotes por recoger.")
+        return
+    console.say(f"Recoge lo que ya estaba hecho: {_order('collect', teacher)}")
 
 
 @app.command("resolve")
@@ -223,7 +230,8 @@ def resolve(
     if intent is None or bool(batch_id) == not_submitted:
         raise EnlaceError("Di cuál y qué fue de él: --intent N y --batch-id LOTE, o --intent N y --not-submitted.")
     settle(trabajo, intent, batch_id or None)
-    console.say("Anotado. " + ("Recógelo: enlace distill collect" if batch_id else "Ya se puede enviar otra vez."))
+    after = f"Recógelo: {_order('collect', teacher)}" if batch_id else "Ya se puede enviar otra vez."
+    console.say(f"Anotado. {after}")
 
 
 @app.command("usage")
@@ -233,17 +241,17 @@ def usage(teacher: Teacher = "") -> None:
 
     config, trabajo, _ = _open(teacher)
     uso = resumen_de_uso(trabajo, config)
-    console.say(f"{uso['resultados']} respuestas buenas: {uso['usd_exacto']} USD")
-    console.say(f"{uso['descartadas']} pagadas que no sirven: {uso['usd_descartado']} USD")
+    console.say(f"{uso['resultados']} respuestas buenas: {_text_usd(uso['usd_exacto'])}")
+    console.say(f"{uso['descartadas']} pagadas que no sirven: {_text_usd(uso['usd_descartado'])}")
     prices = f"precios de {config.model}: {uso['precios']}" if config.teacher == "anthropic" else "no cobra"
-    console.say(f"En total: {uso['usd_total']} USD ({prices})")
+    console.say(f"En total: {_text_usd(uso['usd_total'])} ({prices})")
     console.say(
         f"Tokens de las buenas: {uso['input_tokens']} de entrada, {uso['output_tokens']} de salida, "
         f"{uso['cache_read_input_tokens']} leídos de la caché, {uso['cache_creation_input_tokens']} escritos en ella"
     )
     if uso["cache_aciertos"] is not None:
         saved = uso["usd_ahorrado_por_cache"]
-        console.say(f"Caché: {100 * uso['cache_aciertos']:.0f} % de aciertos; ahorró {saved} USD")
+        console.say(f"Caché: {100 * uso['cache_aciertos']:.0f} % de aciertos; ahorró {_text_usd(saved)}")
         if saved.startswith("-"):
             console.say("aviso: la caché costó más de lo que ahorró. Prueba cache_ttl: 5m, o none, en configs/distill.")
     if uso["sin_descuento"]:
@@ -324,18 +332,32 @@ def _strays(trabajo: Trabajo, cliente: Cliente) -> list[str]:
         return []
 
 
-def _tell_failures(trabajo: Trabajo) -> bool:
-    """The failures by class, and what to do about each; whether there are any."""
-    from enlace.data.distill.failures import HINTS
+def _tell_doubts(trabajo: Trabajo) -> None:
+    for intento in trabajo.en_duda():
+        console.say(f"Envío {intento['numero']} en duda ({len(intento['custom_ids'])} peticiones): repite submit.")
+
+
+def _tell_failures(trabajo: Trabajo, config: DistillConfig) -> bool:
+    """The failures by class, and what to do about each; whether there are any that a resend may mend."""
+    from enlace.data.distill.failures import hint
     from enlace.data.distill.retry import classes
 
     found = classes(trabajo)
     if found:
         console.say(f"Sin respuesta buena (motivos en {trabajo.errores_path}):")
     for class_, (group, n) in found.items():
-        console.say(f"  {n} {class_}: {HINTS[group]}")
-    return bool(found)
+        console.say(f"  {n} {class_}: {hint(group, paid=config.teacher == 'anthropic')}")
+    return any(group != "final" for group, _ in found.values())
+
+
+def _order(name: str, teacher: str) -> str:
+    """A command to give next, for the same teacher."""
+    return f"enlace distill {name}" + (f" --teacher {teacher}" if teacher else "")
 
 
 def _usd(amount: Decimal | None) -> str:
     return "desconocido" if amount is None else f"{amount:.2f} USD"
+
+
+def _text_usd(exact: str) -> str:
+    return exact if exact == "desconocido" else f"{exact} USD"

@@ -24,18 +24,23 @@ Seed = Annotated[int, typer.Option(metavar="ENTERO", help="La misma semilla hace
 @app.command("generate")
 def generate(
     n: Annotated[int, typer.Option("--n", min=1, metavar="ENTERO", help="Cuántas peticiones.")] = 5000,
-    out: Annotated[Path, typer.Option(metavar="ARCHIVO", help="Archivo .jsonl que se escribe.")] = Path(
-        "data/specs/hogar.generado.jsonl"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="ARCHIVO", help="Archivo .jsonl que se escribe; nada: data/specs/hogar.generado.jsonl."),
+    ] = None,
     seed: Seed = 0,
     folder: Folder = None,
 ) -> None:
     """Escribe peticiones en un archivo .jsonl; los de data/specs se envían al profesor en distill-submit."""
     from enlace.data.distill.requests import especificaciones
-    from enlace.data.specs import generate, read_material
+    from enlace.data.spec_material import read_material
+    from enlace.data.specs import generate
     from enlace.durable import write_atomic
 
-    made = list(generate(read_material(_folder(folder)), n, seed))
+    out = out or project_root() / "data" / "specs" / "hogar.generado.jsonl"
+    requests = generate(read_material(_folder(folder)), n, seed)
+    with console.progress() as bar:
+        made = list(bar.track(requests, total=n, description="peticiones"))
     write_atomic(out, especificaciones(made))
     console.say(f"{out}: {n} peticiones distintas.")
 
@@ -43,7 +48,8 @@ def generate(
 @app.command("count")
 def count(folder: Folder = None) -> None:
     """Dice cuántas peticiones distintas caben en las listas."""
-    from enlace.data.specs import count, read_material
+    from enlace.data.spec_material import read_material
+    from enlace.data.specs import count
 
     material = read_material(_folder(folder))
     wishes = [wish for topic in material.topics for _, wish in topic.wishes]
@@ -60,7 +66,8 @@ def sample(
     folder: Folder = None,
 ) -> None:
     """Enseña unas peticiones, para leerlas antes de gastar nada."""
-    from enlace.data.specs import generate, read_material
+    from enlace.data.spec_material import read_material
+    from enlace.data.specs import generate
 
     for peticion in generate(read_material(_folder(folder)), n, seed):
         where = f"{peticion.meta['topic']}, {peticion.meta['country']}, {peticion.meta['register']}"

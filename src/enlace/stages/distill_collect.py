@@ -31,7 +31,12 @@ def main() -> None:
     trabajo, cliente = open_job(config.distill, ledger_dir())
     job = _job_of_receipt()
     wanted = leer_especificaciones(OUT / "requests.jsonl")
-    if job != trabajo.nombre or trabajo.sin_enviar(wanted):
+    if job != trabajo.nombre:
+        raise DistillError(
+            f"{RECEIPT} es del trabajo {job}, y con lo que dicen ahora params.yaml y configs/distill el trabajo es "
+            f"{trabajo.nombre}. Vuelve a lo de antes para recogerlo; o, si lo de ahora es lo que quieres: dvc repro"
+        )
+    if trabajo.sin_enviar(wanted):
         raise DistillError(
             f"{trabajo.carpeta} no guarda todos los lotes de {RECEIPT} (¿se enviaron desde otra máquina, o se borró?). "
             "Lo primero es traer data/ledger de esa máquina o de una copia, y así nada se paga dos veces. Solo si no "

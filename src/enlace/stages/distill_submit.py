@@ -20,7 +20,7 @@ from enlace.data.distill import submit
 from enlace.data.distill.requests import especificaciones
 from enlace.data.distill.sources import project_requests
 from enlace.data.distill.teachers import open_job, who_answers
-from enlace.data.distill.usage import require_budget
+from enlace.data.distill.usage import require_budget, usd_of
 from enlace.durable import write_atomic
 
 OUT = Path("data/distill")
@@ -34,9 +34,12 @@ def main() -> None:
     wanted = trabajo.guardar_peticiones(project_requests(config.distill.questions_per_document))
     unsent = trabajo.sin_enviar(wanted)
     say(f"{len(wanted)} peticiones; {len(wanted) - len(unsent)} ya se enviaron antes y no se repiten")
+    limit = None
     if config.distill.teacher == "anthropic":
-        require_budget(trabajo, unsent, config.distill, os.environ.get("DISTILL_BUDGET_USD", "0"))
-    sent = submit(trabajo, wanted, cliente, config.distill)
+        allowed = os.environ.get("DISTILL_BUDGET_USD", "0")
+        require_budget(trabajo, unsent, config.distill, allowed)
+        limit = usd_of(allowed, "DISTILL_BUDGET_USD")
+    sent = submit(trabajo, wanted, cliente, config.distill, max_usd=limit)
     say(f"{len(sent)} lotes enviados al profesor «{config.layers.teacher}»")
 
     ids = {peticion.custom_id for peticion in wanted}

@@ -84,7 +84,7 @@ def test_from_no_key_to_a_data_set(
     assert enlace("submit", "--max-usd", "0.01")[0] == 7
     assert enlace("submit", "--max-usd", "1") == (
         0,
-        "1 lotes enviados. Para recoger las respuestas: enlace distill collect\n",
+        "1 lotes enviados. Para recoger las respuestas: enlace distill collect --teacher anthropic\n",
     )
     status, said = enlace("status")
     assert status == 0 and "msgbatch_01: 3 peticiones, ended, por recoger, quedan" in said
@@ -108,6 +108,35 @@ def test_from_no_key_to_a_data_set(
     assert enlace("status", "--offline")[0] == 0
     assert servidor.state()["calls"] == calls
     assert len(servidor.posts) == 3
+
+
+def test_a_free_teacher_is_not_spoken_of_as_if_it_charged(enlace: Run, project: Path) -> None:
+    teacher = ("--teacher", "extractive")
+    said = enlace("plan", *teacher)[1]
+    assert "3 peticiones" in said and "USD" not in said
+    assert enlace("submit", *teacher)[0] == 0
+    assert "quedan" not in enlace("status", *teacher)[1]
+    status, said = enlace("collect", *teacher)
+    assert status == 0 and "3 sin_pasaje: reenviarla no cambia nada" in said  # no script can do anything about it
+    (errors,) = project.glob("data/ledger/extractive-*/errors.jsonl")
+    errors.write_text(errors.read_text(encoding="utf-8").replace("sin_pasaje", "max_tokens"), encoding="utf-8")
+    said = enlace("status", *teacher)[1]
+    assert "3 max_tokens: retry-failed --max-tokens N, con más que antes\n" in said
+    assert enlace("cancel", *teacher) == (0, "No hay lotes por recoger.\n")
+
+
+def test_a_model_without_a_price(enlace: Run, project: Path) -> None:
+    enlace("submit", "--max-usd", "1")
+    enlace("collect")
+    prices = project / "configs/distill/prices/anthropic.yaml"
+    prices.write_text(prices.read_text(encoding="utf-8").replace("claude-opus-5:", "otro-modelo:"), encoding="utf-8")
+    said = enlace("usage")[1]
+    assert "En total: desconocido (" in said and "desconocido USD" not in said
+    assert "desconocido" in enlace("plan")[1]
+    specs = project / "data/specs/otra.jsonl"
+    specs.write_text('{"system": "", "user": "otra"}\n', encoding="utf-8")
+    status, said = enlace("submit", "--max-usd", "1")
+    assert status == 7 and "precio desconocido" in said
 
 
 def test_a_batch_that_nobody_here_knows_is_told(
@@ -146,7 +175,8 @@ def test_a_doubt_that_only_a_person_can_settle(enlace: Run, servidor: Servidor) 
     servidor.faults(create=[{"reply": 500, "accept": True}], list=[{}] + [{"reply": 500}] * 9)
     status, said = enlace("submit", "--max-usd", "1")
     assert status == 5 and "resolve --intent 1" in said
-    assert "Envío 1 en duda (3 peticiones)" in enlace("status")[1]
+    for command in ("status", "plan"):
+        assert "Envío 1 en duda (3 peticiones)" in enlace(command)[1]
     assert enlace("resolve", "--intent", "1")[0] == 1
     status, said = enlace("resolve", "--intent", "1", "--batch-id", "msgbatch_01")
     assert status == 0 and "collect" in said

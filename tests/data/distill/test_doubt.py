@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from enlace.data.distill import (
     submit,
 )
 from enlace.data.distill.errors import EnvioEnDuda
+from enlace.data.distill.usage import coste_maximo, require_budget
 
 CONFIG = DistillConfig(requests_per_batch=3)
 LOST = [{"reply": "drop"}, {"reply": "garbage"}, *({"reply": status} for status in (408, 409, 500, 502, 504, 529))]
@@ -258,3 +260,38 @@ def test_by_hand_the_wrong_batch_is_noticed(trabajo: Trabajo, peticiones: list[P
     resolve(trabajo, 2, "lote_3")
     assert collect(trabajo, maestro, CONFIG)["ok"] == 3
     assert len(answers(trabajo)) == 6
+
+
+def test_what_is_in_doubt_is_not_looked_for_in_another_account(
+    servidor: Servidor,
+    cliente: ClienteAnthropic,
+    trabajo: Trabajo,
+    peticiones: list[Peticion],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There it would seem never accepted, and be paid for again."""
+    servidor.faults(create=[{"reply": 500, "accept": True}], list=[{}] + [{"reply": 500}] * 30)
+    with pytest.raises(EnvioEnDuda):
+        submit(trabajo, peticiones[:3], cliente, CONFIG, dormir=Reloj().dormir)
+    servidor.faults(list=[{"hide": 1}] * 30)  # another account has other batches
+    for rebind in (False, True):
+        with monkeypatch.context() as other:
+            other.setenv("ANTHROPIC_API_KEY", "otra-clave")
+            with pytest.raises(EnvioEnDuda, match="desde otra cuenta"):
+                submit(trabajo, peticiones[:3], ClienteAnthropic(CONFIG), CONFIG, rebind=rebind, dormir=Reloj().dormir)
+    servidor.faults(list=[])
+    assert submit(trabajo, peticiones[:3], cliente, CONFIG) == ["msgbatch_01"]
+    assert set(servidor.paid.values()) == {1}
+
+
+def test_the_budget_counts_what_is_in_doubt_once(
+    servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo, peticiones: list[Peticion]
+) -> None:
+    servidor.faults(create=[{"reply": 500, "accept": True}], list=[{}] + [{"reply": 500}] * 30)
+    most = coste_maximo(peticiones[:3], CONFIG)
+    assert most is not None
+    allowed = str(most * Decimal("1.5"))
+    require_budget(trabajo, peticiones[:3], CONFIG, allowed)
+    with pytest.raises(EnvioEnDuda):
+        submit(trabajo, peticiones[:3], cliente, CONFIG, dormir=Reloj().dormir)
+    require_budget(trabajo, trabajo.sin_enviar(peticiones[:3]), CONFIG, allowed)

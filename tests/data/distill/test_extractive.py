@@ -178,6 +178,17 @@ def test_the_protocol(tmp_path: Path) -> None:
     ]
 
 
+def test_personal_data_of_a_document_is_not_asked_about() -> None:
+    """The teacher may be a paid one, far from home."""
+    text = "La posada es un hotel; para reservar escriba a ana.ruiz@ejemplo.com o llame al +34 600 123 123."
+    asked = questions_from_document(Document("x", text, "propio", {"title": "La posada", "topic": "Lugares"}), 9)
+    assert asked
+    for peticion in asked:
+        assert "ana.ruiz" not in peticion.user and "600 123" not in peticion.user
+        assert "[correo] o llame al [teléfono]" in peticion.user
+        assert peticion.meta["document_hash"] == document_hash(text)  # of what lies in data/raw: it decides the split
+
+
 def test_questions_of_a_document() -> None:
     document = Document("wiki:Gambia", GAMBIA, "wiki", {"title": "Gambia (país)", "topic": "Geografía"})
     asked = questions_from_document(document, 9)

@@ -245,6 +245,19 @@ def test_another_account_is_refused_before_it_looks_like_lost_batches(
     assert gather(trabajo, longer)["ok"] == 2
 
 
+def test_a_job_goes_on_with_a_new_key_also_with_nothing_to_send(
+    servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that was replaced must not leave paid answers where nobody can fetch them."""
+    asked = ask(trabajo, cliente, "a")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "clave-nueva")
+    renewed = ClienteAnthropic(DistillConfig(max_tokens=300))
+    with pytest.raises(DistillError, match="submit --rebind"):
+        gather(trabajo, renewed)
+    assert submit(trabajo, asked, renewed, CONFIG, rebind=True) == []
+    assert gather(trabajo, renewed)["ok"] == 1
+
+
 def test_a_wrong_key_is_explained(
     servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,9 @@ from enlace.data.distill import (
     retry_failed,
     submit,
 )
-from enlace.data.distill.failures import HINTS, group_of
+from enlace.data.distill.failures import group_of, hint
 from enlace.data.distill.retry import classes
+from enlace.data.distill.usage import comprometido
 
 pytest.importorskip("anthropic")
 CONFIG = DistillConfig()
@@ -97,6 +98,29 @@ def test_what_failed_attempts_cost_stays_counted(
     assert after["usd_descartado"] == after["usd_exacto"] == before["usd_total"]
 
 
+def test_a_cut_answer_is_not_bought_again_to_be_cut_again(
+    servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo
+) -> None:
+    failing(trabajo, cliente, "max_tokens")
+    for limit, before in ((1023, CONFIG.max_tokens), (CONFIG.max_tokens, CONFIG.max_tokens)):
+        with pytest.raises(DistillError, match=f"--max-tokens {limit}: .* más que {before}"):
+            retry_failed(trabajo, cliente, CONFIG, Retry(max_tokens=limit))
+    retry_failed(trabajo, cliente, CONFIG, Retry(max_tokens=2000))
+    collect(trabajo, cliente, CONFIG)
+    with pytest.raises(DistillError, match="más que 2000"):
+        retry_failed(trabajo, cliente, CONFIG, Retry(max_tokens=2000))
+    longer = CONFIG.model_copy(update={"max_tokens": 2001})  # what was sent counts, not what the file says by now
+    assert len(retry_failed(trabajo, cliente, longer, Retry(max_tokens=2001))) == 1
+
+
+def test_an_open_batch_may_cost_what_it_was_sent_with(
+    servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo
+) -> None:
+    submit(trabajo, [Peticion("", "a")], cliente, CONFIG)
+    shorter = CONFIG.model_copy(update={"max_tokens": 1})
+    assert comprometido(trabajo, shorter) == comprometido(trabajo, CONFIG)
+
+
 def test_attempts_have_a_limit(servidor: Servidor, cliente: ClienteAnthropic, trabajo: Trabajo) -> None:
     failing(trabajo, cliente, "errored:api_error")
     for attempts in (2, 3):
@@ -163,5 +187,5 @@ def test_an_answer_out_of_its_schema_is_paid_and_not_used(
 
 def test_every_group_has_its_advice() -> None:
     for class_ in ("api_error", "billing_error", "max_tokens", "refusal", "empty", "missing", "sin_pasaje", "x"):
-        assert HINTS[group_of({"class": class_})]
+        assert hint(group_of({"class": class_}), paid=False)
     assert group_of({"class": "x"}) == "transient" and group_of({"class": "x", "usage": {}}) == "unusable"

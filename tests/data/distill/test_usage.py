@@ -203,7 +203,7 @@ def test_a_budget_is_a_number(allowed: str, trabajo: Trabajo, config: DistillCon
 def asked_for(trabajo: Trabajo, peticiones: list[Peticion], config: DistillConfig, allowed: str) -> str:
     with pytest.raises(DistillError, match=f"{len(peticiones)} peticiones") as caught:
         require_budget(trabajo, peticiones, config, allowed)
-    asked = re.search(r"DISTILL_BUDGET_USD=(\d+\.\d\d) ", str(caught.value))
+    asked = re.search(r"DISTILL_BUDGET_USD=(\d+\.\d\d)$", str(caught.value))
     assert asked
     return asked[1]
 

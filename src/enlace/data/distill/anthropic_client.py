@@ -45,6 +45,8 @@ _DENIED = {
 class ClienteAnthropic:
     """The batch protocol over the real SDK. Making one needs neither the SDK nor a credential; using it does."""
 
+    dias_que_guarda = 29
+
     def __init__(self, config: DistillConfig | None = None) -> None:
         """`config` gives the model and the length of the answers; default, `DistillConfig()`."""
         if config is None:

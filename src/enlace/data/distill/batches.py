@@ -48,18 +48,18 @@ class Lotes:
         *,
         idempotente: bool = False,
         valla: Record | None = None,
-        cambios: Record | None = None,
+        max_tokens: int | None = None,
     ) -> int:
         """Put on disk that a batch with these requests is about to be sent; returns its number.
 
         Args:
             idempotente: sending it twice costs nothing.
             valla: ``{"id", "creado"}`` of the newest batch that the teacher had (nulls if none); nothing if unknown.
-            cambios: parameters unlike those of the job.
+            max_tokens: the longest answer that it asks for.
         """
         numbers = [int(path.name.split(".")[0]) for path in self.carpeta.glob("[0-9]*.json")]
         numero = max(numbers, default=0) + 1
-        intento: Record = {"idempotente": idempotente, "valla": valla, "cambios": cambios or {}, "ajenos": []}
+        intento: Record = {"idempotente": idempotente, "valla": valla, "max_tokens": max_tokens, "ajenos": []}
         write_json(self.intento_path(numero), {**intento, "custom_ids": custom_ids})
         _write(self.recibo_path(numero), _BLANK)
         return numero
@@ -171,7 +171,7 @@ def _lote(numero: int, intento: Record, recibo: Record) -> Record:
         "custom_ids": intento["custom_ids"],
         "aceptado": recibo.get("aceptado"),
         "provisional": bool(recibo.get("provisional")),
-        "cambios": intento.get("cambios") or {},
+        "max_tokens": intento.get("max_tokens"),
     }
 
 

@@ -12,7 +12,8 @@ class Cliente(Protocol):
     """A teacher that answers batches. These five methods are enough.
 
     A teacher may also carry ``idempotente = True``: sending the same batch twice costs nothing and gives the same
-    batch, so a submission whose answer was lost may simply be repeated.
+    batch, so a submission whose answer was lost may simply be repeated. And ``dias_que_guarda``: for how many days
+    after a batch was accepted its answers can be fetched.
     """
 
     def construir_params(self, peticion: Peticion) -> dict[str, Any]:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _NO_COUNTS = dict.fromkeys(("succeeded", "errored", "processing", "canceled", "expired"), 0)
 _DAY = 86400.0
-# The provider keeps the answers this long after the batch was accepted.
-_KEPT_DAYS = 29
 
 
 def collect(
@@ -106,7 +104,7 @@ def line_reader(cliente: Cliente) -> ReadLine:
 
 def status(trabajo: Trabajo, cliente: Cliente) -> list[Record]:
     """How each batch is doing, oldest first: ``id``, ``peticiones``, ``recogido``, ``dias`` (in which its answers can
-    still be fetched; None if unknown) and what `cliente.estado` says.
+    still be fetched; None if the teacher sets no term) and what `cliente.estado` says.
 
     Of a batch that cannot be asked about, ``processing_status`` is "desconocido" and ``error`` says why.
     """
@@ -116,15 +114,16 @@ def status(trabajo: Trabajo, cliente: Cliente) -> list[Record]:
             "peticiones": len(lote["custom_ids"]),
             "recogido": lote["recogido"],
             "aceptado": lote["aceptado"],
-            "dias": None if lote["aceptado"] is None else _days_left(lote["aceptado"]),
+            "dias": _days_left(cliente, lote["aceptado"]),
         }
         | _state(cliente, lote["id"])
         for lote in trabajo.leer_lotes()
     ]
 
 
-def _days_left(accepted: float) -> float:
-    return round(_KEPT_DAYS - (time.time() - accepted) / _DAY, 1)
+def _days_left(cliente: Cliente, accepted: float | None) -> float | None:
+    kept = getattr(cliente, "dias_que_guarda", None)
+    return None if kept is None or accepted is None else round(kept - (time.time() - accepted) / _DAY, 1)
 
 
 def _state(cliente: Cliente, batch_id: str) -> Record:
@@ -152,12 +151,11 @@ def _wait(
 
     inicio = ahora()
     limite = inicio + config.max_wait_hours * 3600
-    dias = min(map(_days_left, aceptados), default=float(_KEPT_DAYS))
+    dias = [days for accepted in aceptados if (days := _days_left(turno.cliente, accepted)) is not None]
+    term = f" · {min(dias):.0f} días de plazo" if dias else ""
     said = -1
-    with progress(
-        "· llevan {task.fields[age]}, límite {task.fields[left]} h · {task.fields[days]:.0f} días de plazo"
-    ) as bar:
-        task = bar.add_task("lotes recogidos", total=len(needed), age="0 min", left=0, days=dias)
+    with progress("· llevan {task.fields[age]}, límite {task.fields[left]} h{task.fields[term]}") as bar:
+        task = bar.add_task("lotes recogidos", total=len(needed), age="0 min", left=0, term=term)
         while True:
             turno.run()
             waiting = len(needed & turno.open.keys())

@@ -148,7 +148,7 @@ def _adopted(trabajo: Trabajo, intento: Record, cliente: Any) -> str | None:
     tell(f"El profesor sí aceptó el envío {numero}: es el lote {found[0]}. No se paga otra vez.")
     for twice in ours[::-1][1:]:
         trabajo.anotar("duplicado", numero=numero, id=twice)
-        extra = trabajo.lotes.escribir_intento(intento["custom_ids"], cambios=intento.get("cambios"))
+        extra = trabajo.lotes.escribir_intento(intento["custom_ids"], max_tokens=intento.get("max_tokens"))
         trabajo.lotes.escribir_recibo(extra, twice)
         tell(f"aviso: el lote {twice} lleva las mismas peticiones: se pagó dos veces, y así se cuenta.")
     return found[0]

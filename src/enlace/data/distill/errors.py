@@ -33,6 +33,10 @@ class PresupuestoAgotado(DistillError):
     exit_status = 7
 
 
+class OtraIdentidad(DistillError):
+    """The job is bound to another model, other parameters or another account."""
+
+
 class EnvioRechazado(DistillError):
     """The teacher certainly did not take the batch (refused, or never reached): nothing was paid, it may go again.
 

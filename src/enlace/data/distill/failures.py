@@ -31,17 +31,28 @@ _GROUPS: dict[str, Group] = {
     "sin_respuesta": "final",
 }
 
-HINTS: dict[Group, str] = {
+_HINTS: dict[Group, str] = {
     "transient": "retry-failed",
     "account": "arregla la cuenta y luego retry-failed",
     "invalid": "fallaría igual; si aun así quieres: retry-failed --force",
-    "truncated": "retry-failed --max-tokens N, con más que antes (se paga otra vez)",
-    "refusal": "retry-failed --include-refusals (se paga otra vez, y lo normal es que se niegue igual)",
+    "truncated": "retry-failed --max-tokens N, con más que antes",
+    "refusal": "retry-failed --include-refusals, aunque lo normal es que se niegue igual",
     "objection": "no se reenvía: lee las condiciones del proveedor",
-    "unusable": "retry-failed --resample (se paga otra vez)",
-    "lost": "collect --refetch; si no vuelve: retry-failed --retry-missing (puede pagarse otra vez)",
+    "unusable": "retry-failed --resample",
+    "lost": "collect --refetch; si no vuelve: retry-failed --retry-missing",
     "final": "reenviarla no cambia nada",
 }
+_COSTS: dict[Group, str] = {
+    "truncated": "se paga otra vez",
+    "refusal": "se paga otra vez",
+    "unusable": "se paga otra vez",
+    "lost": "puede pagarse otra vez",
+}
+
+
+def hint(group: Group, *, paid: bool) -> str:
+    """What to do about failures of a group; and, of a teacher that is paid, what that costs."""
+    return f"{_HINTS[group]} ({_COSTS[group]})" if paid and group in _COSTS else _HINTS[group]
 
 
 def group_of(row: Record) -> Group:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from enlace import EnlaceError
 from enlace.data.distill.batches import Lotes, read_json, write_json
-from enlace.data.distill.errors import DistillError, TrabajoOcupado
+from enlace.data.distill.errors import DistillError, OtraIdentidad, TrabajoOcupado
 from enlace.data.distill.records import Record, append_records, read_ids, read_records
 from enlace.data.distill.requests import Peticion, como_registro, sin_repetidas
 from enlace.durable import locked, write_atomic
@@ -81,7 +81,7 @@ class Trabajo:
     @contextmanager
     def bloqueo(self) -> Iterator[None]:
         """Be the only writer; raises TrabajoOcupado when somebody else is."""
-        busy = f"{self.carpeta}: otro proceso está en este trabajo. Espera a que acabe y repite"
+        busy = f"{self.carpeta}: otro proceso está en este trabajo. Espera a que acabe, o páralo con Ctrl-C, y repite"
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.carpeta / "LOCK", busy))
@@ -138,7 +138,7 @@ class Trabajo:
 
     def leer_lotes(self) -> list[Record]:
         """The accepted batches, oldest first: ``numero``, ``id``, ``custom_ids``, ``recogido`` (its answers are here),
-        ``aceptado`` (when, in seconds), ``cambios`` (parameters unlike the job's), ``provisional`` (taken for ours, to
+        ``aceptado`` (when, in seconds), ``max_tokens`` (its longest answer), ``provisional`` (taken for ours, to
         be confirmed by its answers)."""
         return [lote | {"recogido": self.crudo_path(lote["id"]).exists()} for lote in self.lotes.aceptados()]
 
@@ -162,13 +162,13 @@ class Trabajo:
             rebind: a person says that the job goes on with the new ones.
 
         Raises:
-            DistillError: it is bound to others; nothing is overwritten.
+            OtraIdentidad: it is bound to others; nothing is overwritten.
         """
         path = self.carpeta / "job.json"
         anterior = read_json(path) if path.exists() else {}
         otros = [f"{k}: {anterior[k]} → {v}" for k, v in identidad.items() if k in anterior and anterior[k] != v]
         if otros and not rebind:
-            raise DistillError(
+            raise OtraIdentidad(
                 f"{path}: este trabajo se empezó con otro modelo, otros parámetros u otra cuenta "
                 f"({'; '.join(otros)}). No se ha enviado ni cambiado nada. Vuelve a lo de antes en configs/distill o "
                 "en .env; o, si lo nuevo es lo que quieres para lo que falte: enlace distill submit --rebind"

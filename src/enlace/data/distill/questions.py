@@ -14,6 +14,7 @@ from enlace.data.distill.answers import answer
 from enlace.data.distill.lead import Lead, leads
 from enlace.data.distill.passages import SYSTEM, grounded, passage_of
 from enlace.data.distill.requests import Peticion
+from enlace.data.personal import without_personal_data
 
 if TYPE_CHECKING:
     from enlace.data.documents import Document
@@ -28,9 +29,12 @@ def questions_from_document(document: Document, count: int) -> list[Peticion]:
     """Up to `count` questions of different kinds about `document`, always the same ones; none if it does not suit.
 
     Only questions that the passage can answer are asked, so that a paid teacher is not paid for "no lo dice".
-    Which of the possible kinds are asked varies from document to document.
+    Which of the possible kinds are asked varies from document to document. Personal data become placeholders, as in
+    the corpus: a teacher may be far from home.
     """
     passage = passage_of(normalise(document.text))
+    if passage is not None:
+        passage, _ = without_personal_data(passage)
     lead = next(iter(leads(passage)), None) if passage else None
     if passage is None or lead is None or "[" in lead.subject:
         return []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from enlace.data.distill.client import Cliente, ConIdentidad
 from enlace.data.distill.doubt import fence, in_doubt, settle, settle_all
-from enlace.data.distill.errors import DistillError, EnvioRechazado, PresupuestoAgotado
+from enlace.data.distill.errors import DistillError, EnvioRechazado, OtraIdentidad, PresupuestoAgotado
 from enlace.data.distill.failures import group_of
 from enlace.data.distill.job import Trabajo
 from enlace.data.distill.records import Record, record_line
@@ -61,12 +61,32 @@ def submit(
     peticiones = list(peticiones)
     with trabajo.bloqueo():
         trabajo.anotar_peticiones(peticiones)
-        found = settle_all(trabajo, cliente, config, dormir)
+        found = resume(trabajo, cliente, config, rebind=rebind, dormir=dormir)
         nuevas = trabajo.sin_enviar(peticiones)
         if not nuevas:
             return found
         _require_credit(trabajo)
-        return found + send(trabajo, nuevas, cliente, config, max_usd=max_usd, rebind=rebind, dormir=dormir)
+        return found + send(trabajo, nuevas, cliente, config, max_usd=max_usd, dormir=dormir)
+
+
+def resume(
+    trabajo: Trabajo, cliente: Cliente, config: DistillConfig, *, rebind: bool, dormir: Callable[[float], object]
+) -> list[str]:
+    """Before anything is sent: find out about what is in doubt, and bind the job anew if a person says so.
+
+    Returns the batches that turned out to be accepted. The lock is held.
+    """
+    dudas = trabajo.en_duda()
+    if dudas and isinstance(cliente, ConIdentidad):
+        try:
+            trabajo.exigir_identidad(cliente.cuenta())
+        except OtraIdentidad as error:  # not there, it would seem never accepted, and be paid for again
+            why = "Se envió desde otra cuenta: vuelve a ella en .env y repite, y se buscará sola."
+            raise in_doubt(trabajo, dudas[0], why) from error
+    found = settle_all(trabajo, cliente, config, dormir)
+    if rebind and isinstance(cliente, ConIdentidad):  # also with nothing to send: what was sent has to be collected
+        trabajo.exigir_identidad(cliente.identidad(), rebind=True)
+    return found
 
 
 def send(
@@ -77,17 +97,16 @@ def send(
     *,
     cambios: Record | None = None,
     max_usd: Decimal | None = None,
-    rebind: bool = False,
     dormir: Callable[[float], object] = time.sleep,
 ) -> list[str]:
-    """Send these requests, sent before or not; the lock is held and nothing is in doubt. See `submit`.
+    """Send these requests, sent before or not; the lock is held, after `resume`. See `submit`.
 
     Args:
         cambios: parameters to send in place of the usual ones.
     """
     _require_no_objection(trabajo)
     if isinstance(cliente, ConIdentidad):
-        trabajo.exigir_identidad(cliente.identidad(), rebind=rebind)
+        trabajo.exigir_identidad(cliente.identidad())
     budget = None if max_usd is None else _Budget(max_usd, comprometido(trabajo, config))
     sender = _Sender(trabajo, cliente, config, cambios or {}, dormir)
 
@@ -203,7 +222,7 @@ class _Sender:
         valla = None if idempotente else fence(self.cliente)
         ids = [pedido["custom_id"] for pedido in pedidos]
         lotes = self.trabajo.lotes
-        numero = lotes.escribir_intento(ids, idempotente=idempotente, valla=valla, cambios=self.cambios)
+        numero = lotes.escribir_intento(ids, idempotente=idempotente, valla=valla, max_tokens=self.max_tokens)
         failure: Exception | None = None
         with _undisturbed():
             try:

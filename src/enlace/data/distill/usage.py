@@ -102,7 +102,9 @@ def require_budget(trabajo: Trabajo, peticiones: list[Peticion], config: Distill
     if not peticiones:
         return
     budget = usd_of(allowed, "DISTILL_BUDGET_USD")
-    spent, still_open, new = _spent(trabajo, config), _still_open(trabajo, config), coste_maximo(peticiones, config)
+    counted = {id for intento in trabajo.en_duda() for id in intento["custom_ids"]}  # what is in doubt is open already
+    new = coste_maximo((peticion for peticion in peticiones if peticion.custom_id not in counted), config)
+    spent, still_open = _spent(trabajo, config), _still_open(trabajo, config)
     if spent is None or still_open is None or new is None:
         raise PresupuestoAgotado(
             f"Quedan {len(peticiones)} peticiones por enviar y no se sabe cuánto cuestan: el precio de {config.model} "
@@ -113,7 +115,8 @@ def require_budget(trabajo: Trabajo, peticiones: list[Peticion], config: Distill
         raise PresupuestoAgotado(
             f"Quedan {len(peticiones)} peticiones por enviar, que costarían como mucho {new} USD. Con lo ya gastado "
             f"({spent}) y lo que está en marcha (como mucho {still_open}) serían {total} USD, y el presupuesto es de "
-            f"{budget} USD. No se ha enviado nada. Para permitirlo: DISTILL_BUDGET_USD={total} dvc repro"
+            f"{budget} USD. No se ha enviado nada. Para permitirlo, pon delante de la orden, o en .env, "
+            f"DISTILL_BUDGET_USD={total}"
         )
 
 
@@ -139,7 +142,7 @@ def _still_open(trabajo: Trabajo, config: DistillConfig) -> Decimal | None:
     lotes = [lote for lote in trabajo.leer_lotes() if not lote["recogido"]]
     for lote in [*lotes, *trabajo.en_duda()]:
         for id in lote["custom_ids"]:
-            longest[id] = max(longest.get(id, 0), int((lote.get("cambios") or {}).get("max_tokens", config.max_tokens)))
+            longest[id] = max(longest.get(id, 0), lote.get("max_tokens") or config.max_tokens)
     bill = _Bill()
     if longest:
         for peticion in trabajo.recorrer_peticiones():

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 
 from enlace.config.dotenv import load_dotenv
+from enlace.durable import locked
 from tests.clone import clean_environment, clone_project, virtual_environment
 from tests.conftest import ROOT
 from tests.scripts.server import MISSING, Server
@@ -76,14 +78,20 @@ class Home:
     def wait_for_ends(self, count: int) -> None:
         self.wait_for("end", lambda: self.log().count("acaba con estado") == count)
 
+    def processes(self) -> list[int]:
+        """Of the training on the server."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError, RuntimeError):
+                if path.resolve(strict=True) == self.there and int(path.parent.name) != os.getpid():
+                    found.append(int(path.parent.name))
+        return found
+
     def kill_all(self) -> None:
         """As a power cut: every process of the training at once, without a word."""
-        for path in Path("/proc").glob("[0-9]*/cwd"):
-            try:
-                if path.resolve(strict=True) == self.there and int(path.parent.name) != os.getpid():
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-            except (OSError, RuntimeError):
-                continue
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _sha256(path: Path) -> str:
@@ -280,7 +288,11 @@ def test_the_whole_way_stopped_and_resumed(home: Home) -> None:
     home.fails("push", says="se está entrenando")
     home.wait_for("steps", lambda: home.steps_done() > CHECKPOINT_EVERY)
     told = home.does("status")
-    assert re.search(rf"en marcha \(proceso \d+\): paso \d+ de {STEPS}", told) and "tokens/s; quedan" in told
+    assert (
+        re.search(rf"en marcha \(proceso \d+\): paso \d+ de {STEPS}", told)
+        and "tokens/s" in told
+        and "Quedan unos" in told
+    )
     assert "No ha acabado" in home.does("pull")
     (brought,) = home.project.glob(".runs/*/step-*")
     there = home.there / brought.relative_to(home.project)
@@ -296,12 +308,13 @@ def test_the_whole_way_stopped_and_resumed(home: Home) -> None:
     home.wait_for_ends(2)
     assert f"Continúo en el paso {step}" in home.does("logs") and "acaba con estado 0" in home.log()
     assert "Modelo y medidas" in home.does("pull")
-    for name in (
+    results = (
         "models/enlace/model.safetensors",
         "models/MODEL_CARD.md",
         "reports/metrics.json",
-        "reports/training.png",
-    ):
+        "reports/informe.html",
+    )
+    for name in results:
         assert _sha256(home.project / name) == _sha256(home.there / name), name
     assert (
         "up to date"
@@ -401,6 +414,32 @@ def test_a_training_outlives_its_connection_and_a_power_cut(home: Home, server: 
         subprocess.run(command, cwd=home.project, env=alone, check=True, capture_output=True)
     model = "models/enlace/model.safetensors"
     assert _sha256(home.project / model) == _sha256(home.there / model)
+
+
+@pytest.mark.slow
+@needs_server
+def test_two_processes_train_stop_and_go_on(home: Home) -> None:
+    home.install()
+    home.does("push")
+    home.does("train", "HW=lento", "GPUS=2")
+    home.wait_for("steps", lambda: home.steps_done() > 3)
+    stopped = home.does("stop")
+    step = int(re.search(r"guardado en el paso (\d+)", stopped)[1])  # type: ignore[index]
+    assert 3 <= step < STEPS and "2 × cpu" in home.log()
+    assert not home.processes(), "none of them is left"
+    home.does("train", "HW=lento", f"S=train.steps={step + 3} train.decay_steps=2 train.checkpoint_every=1")
+    home.wait_for_ends(2)
+    assert "acaba con estado 0" in home.log(), "with one process again"
+
+
+@needs_server
+def test_one_training_is_started_at_a_time(home: Home) -> None:
+    home.install()
+    home.does("push")
+    starting = home.there / ".remote/starting"
+    with locked(starting, "ocupado"):
+        home.fails("train", "HW=lento", says="otra orden está empezando un entrenamiento")
+    home.fails("train", "HW=lento", "GPUS=muchas", says="no es un número de tarjetas")
 
 
 @pytest.mark.slow

@@ -211,9 +211,9 @@ END
 # Runs on the server.
 start_training() {
   local at_boot here
+  [[ -e .remote/pushed ]] || { echo "error: el envío no está entero. Repite: scripts/remote.sh push" >&2; exit 1; }
   exec 8>>.remote/starting # one that starts at a time; what it starts must not keep it
   flock -n 8 || { echo "error: otra orden está empezando un entrenamiento. Míralo con: scripts/remote.sh status" >&2; exit 1; }
-  [[ -e .remote/pushed ]] || { echo "error: el envío no está entero. Repite: scripts/remote.sh push" >&2; exit 1; }
   [[ -x .venv/bin/enlace ]] || { echo "error: falta instalar. Haz: scripts/remote.sh setup" >&2; exit 1; }
   if is_training; then echo "error: ya hay un entrenamiento en marcha. Míralo con: scripts/remote.sh status" >&2; exit 1; fi
   [[ ! -e .remote/done || -e .remote/brought ]] ||

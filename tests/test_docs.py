@@ -185,7 +185,8 @@ def _run(command: str, project: Path) -> str:
 @pytest.mark.skipif(shutil.which("dvc") is None, reason="dvc is not installed: pip install -e '.[pipeline]'")
 def test_the_quick_commands_of_the_readmes_run(project: Path, model_config: ModelConfig, small_shards: Shards) -> None:
     model = Transformer(model_config, small_shards.manifest.vocab_size).initialise(torch.Generator().manual_seed(0))
-    save_weights(project / "models/enlace", model, small_shards.tokenizer_path.read_bytes(), 256, {})
+    save_weights(project / "models/enlace", model, small_shards.tokenizer_path.read_bytes(), 256, {"run": "prueba"})
+    (project / "models/MODEL_CARD.md").write_text("# Ficha de prueba\n", encoding="utf-8")
     (project / "data/shards").mkdir(parents=True)
     (project / "data/raw").mkdir()
     (project / "data/distill").mkdir()

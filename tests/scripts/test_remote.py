@@ -171,6 +171,7 @@ def _dry(script: Path, *arguments: str, **environment: str) -> subprocess.Comple
         (("status", "--host"), "--host necesita un valor"),
         (("train", "--host", "casa"), "Falta HW"),
         (("train", "HW=cpu", "S=a;id", "--host", "casa"), "«a;id» no es CLAVE=VALOR"),
+        (("train", "HW=cpu", "GPUS=muchas", "--host", "casa"), "GPUS=muchas no es un número"),
     ],
 )
 def test_a_command_line_that_makes_no_sense(script: Path, arguments: tuple[str, ...], says: str) -> None:
@@ -275,6 +276,8 @@ def test_the_whole_way_stopped_and_resumed(home: Home) -> None:
     home.fails("train", "HW=lento", says="El envío no está entero".lower())
     home.does("push")
     assert (home.there / "data/shards/manifest.json").is_file()
+    with locked(home.there / ".remote/starting", "ocupado"):
+        home.fails("train", "HW=lento", says="otra orden está empezando un entrenamiento")
     cut = 0
     for after in (7000, 9000, 9800):  # before the server has the whole command, or while it answers
         home.server.proxy.cut(1, after)
@@ -432,16 +435,6 @@ def test_two_processes_train_stop_and_go_on(home: Home) -> None:
     assert "acaba con estado 0" in home.log(), "with one process again"
 
 
-@needs_server
-def test_one_training_is_started_at_a_time(home: Home) -> None:
-    home.install()
-    home.does("push")
-    starting = home.there / ".remote/starting"
-    with locked(starting, "ocupado"):
-        home.fails("train", "HW=lento", says="otra orden está empezando un entrenamiento")
-    home.fails("train", "HW=lento", "GPUS=muchas", says="no es un número de tarjetas")
-
-
 @pytest.mark.slow
 @needs_server
 def test_other_values_run_as_an_experiment(home: Home) -> None:
@@ -456,6 +449,7 @@ def test_other_values_run_as_an_experiment(home: Home) -> None:
     assert (home.project / "models/enlace/model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @needs_server
 def test_a_pull_cut_in_the_middle_and_repeated(home: Home, server: Server) -> None:
     home.install()

@@ -15,7 +15,7 @@ Uso: scripts/remote.sh ORDEN [OPCIONES]
 
   setup [HW=rtx5090]        instala todo en el servidor y comprueba el perfil con su tarjeta
   push [--dirty]            envía el código del último commit y los shards; --dirty, también lo que está sin commit
-  train HW=rtx5090 [S="train.lr=1e-3 train.steps=2000"] [--on-boot]
+  train HW=rtx5090 [GPUS=2] [S="train.lr=1e-3 train.steps=2000"] [--on-boot]
                             entrena y evalúa allí, sin depender de esta conexión; --on-boot, sigue tras un reinicio
   status                    paso, pérdida, tokens/s, tiempo que queda, memoria y temperatura de la tarjeta
   logs [-f]                 lo que escribe el entrenamiento; -f lo sigue (Ctrl-C deja de mirar, no lo para)
@@ -196,11 +196,13 @@ END
 
 train() {
   [[ $HW ]] || bad_usage "Falta HW, el perfil del servidor: train HW=rtx5090."
+  [[ ! $GPUS || $GPUS =~ ^[1-9][0-9]*$ ]] || bad_usage "GPUS=$GPUS no es un número de tarjetas."
   local setting
   for setting in $S; do
     [[ $setting =~ ^[a-z0-9_.]+=[A-Za-z0-9_.,+-]+$ ]] || bad_usage "«$setting» no es CLAVE=VALOR."
   done
-  on_server "entrena con HW=$HW${S:+ S=\"$S\"}${ON_BOOT:+, también tras un reinicio}" "HW=$HW" "S=$S" "ON_BOOT=$ON_BOOT" <<END
+  on_server "entrena con HW=$HW${GPUS:+ GPUS=$GPUS}${S:+ S=\"$S\"}${ON_BOOT:+, también tras un reinicio}" \
+    "HW=$HW" "GPUS=${GPUS:-1}" "S=$S" "ON_BOOT=$ON_BOOT" <<END
 $(declare -f quoted start_training)
 start_training
 END
@@ -210,6 +212,8 @@ END
 start_training() {
   local at_boot here
   [[ -e .remote/pushed ]] || { echo "error: el envío no está entero. Repite: scripts/remote.sh push" >&2; exit 1; }
+  exec 8>>.remote/starting # one that starts at a time; what it starts must not keep it
+  flock -n 8 || { echo "error: otra orden está empezando un entrenamiento. Míralo con: scripts/remote.sh status" >&2; exit 1; }
   [[ -x .venv/bin/enlace ]] || { echo "error: falta instalar. Haz: scripts/remote.sh setup" >&2; exit 1; }
   if is_training; then echo "error: ya hay un entrenamiento en marcha. Míralo con: scripts/remote.sh status" >&2; exit 1; fi
   [[ ! -e .remote/done || -e .remote/brought ]] ||
@@ -228,6 +232,7 @@ start_training() {
   {
     printf '#!/usr/bin/env bash\n# Written by scripts/remote.sh. Run again, it goes on where the training was cut.\n'
     printf 'cd %q || exit 1\n' "$here"
+    printf 'export GPUS=%q\n' "$GPUS"
     declare -f job not_at_boot
     cat <<'RUN'
 exec 9>>.remote/lock
@@ -249,11 +254,11 @@ RUN
     { crontab -l 2>/dev/null || true; printf '%s\n' "${at_boot//%/\\%}"; } | crontab -
   fi
   if tmux -V >/dev/null 2>&1; then
-    tmux kill-session -t "$(job)" 2>/dev/null || true
-    tmux new-session -d -s "$(job)" "bash .remote/run.sh 2>&1 | tee -a .remote/train.log"
+    tmux kill-session -t "=$(job)" 2>/dev/null || true
+    tmux new-session -d -s "$(job)" "bash .remote/run.sh 2>&1 | tee -a .remote/train.log" 8>&-
     echo "Entrenando en tmux (sesión $(job))."
   else
-    setsid -f bash .remote/run.sh </dev/null >>.remote/train.log 2>&1
+    setsid -f bash .remote/run.sh </dev/null >>.remote/train.log 2>&1 8>&-
     echo "Entrenando."
   fi
   for _ in {1..50}; do # until it has the lock, so that a second one sees it
@@ -288,7 +293,8 @@ stop() {
     not_at_boot
     if ! is_training; then enlace remote stop; exit; fi
     while is_training; do # it may be starting, training, or evaluating
-      enlace remote stop | grep -v '^No hay' || true
+      told=$(enlace remote stop)
+      [[ $told == 'No hay'* ]] || echo "$told"
       for _ in {1..20}; do is_training || break; sleep 0.1; done
     done
     echo "Nada en marcha en el servidor."
@@ -319,10 +325,11 @@ END
 
 # Each checkpoint goes in whole, and only where nothing here is as far along.
 install_checkpoints() {
-  local run checkpoint folder file newest
+  local run checkpoint folder file newest runs=${RUNS_DIR:-.runs}
+  runs=${runs/#\~\//"$HOME/"} # as enlace reads it
   for run in .remote/in/runs/*/; do
     [[ -d $run ]] || continue
-    folder=${RUNS_DIR:-.runs}/$(basename "$run")
+    folder=$runs/$(basename "$run")
     checkpoint=$(find "$run" -maxdepth 1 -name 'step-*' -printf '%f\n')
     [[ $checkpoint ]] || continue
     mkdir -p "$folder"
@@ -392,7 +399,7 @@ push_env() {
 # --- command line ----------------------------------------------------------------------------------------------------
 
 [[ $# -gt 0 ]] || { usage; exit 2; }
-COMMAND="" HW="" S="" DRY_RUN="" DIRTY="" ON_BOOT="" FOLLOW="" host="" dir="" port=""
+COMMAND="" HW="" GPUS="" S="" DRY_RUN="" DIRTY="" ON_BOOT="" FOLLOW="" host="" dir="" port=""
 while [[ $# -gt 0 ]]; do
   case $1 in
     -h | --help) usage; exit ;;
@@ -402,6 +409,7 @@ while [[ $# -gt 0 ]]; do
     -f) FOLLOW=1 ;;
     --host | --dir | --port) [[ ${2:-} ]] || bad_usage "$1 necesita un valor."; declare "${1#--}=$2"; shift ;;
     HW=*) HW=${1#HW=} ;;
+    GPUS=*) GPUS=${1#GPUS=} ;;
     S=*) S=${1#S=} ;;
     -*) bad_usage "No hay opción $1." ;;
     *) [[ ! $COMMAND ]] || bad_usage "Sobra «$1»."; COMMAND=$1 ;;

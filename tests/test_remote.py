@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from enlace import EnlaceError
-from enlace.remote import cards, newest_run, pack, progress, set_params, stop, trainer_of
+from enlace.commands.remote import app
+from enlace.remote import cards, newest_run, pack, set_params, stop, trainer_of
+from enlace.train.progress import STATUS, Status
 
 # Holds the lock of the run, says so, and on SIGTERM saves a checkpoint and ends, as the trainer does.
 TRAINER = """
@@ -46,37 +51,34 @@ def _at(path: Path, seconds: float) -> None:
     os.utime(path, (seconds, seconds))
 
 
-def test_progress_counts_the_speed_of_this_process_only(tmp_path: Path) -> None:
+def _status(run: Path, step: int, updated: float) -> None:
+    figures: dict[str, float | None] = dict.fromkeys(field.name for field in dataclasses.fields(Status))
+    told = {"step": step, "steps": 40, "loss": 2.5, "lr": 0.01, "scale": 1.0, "memory_gib": 1.5, "updated": updated}
+    (run / STATUS).write_text(json.dumps(figures | told | {"tokens_per_second": 1200.0, "seconds_left": 7261.0}))
+
+
+def test_the_status_is_what_the_trainer_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNS_DIR", str(tmp_path))
+    told = CliRunner().invoke(app, ["status"])
+    assert told.exit_code == 3 and "No hay ningún entrenamiento empezado" in told.output
     run = _run(tmp_path, steps=31, checkpoints=(10, 20, 30))
-    (run / ".lock").write_text("1")
-    _at(run / "step-00000010/manifest.json", 1000)  # of the process before
-    _at(run / ".lock", 5000)
-    _at(run / "step-00000020/manifest.json", 5100)  # ten steps after starting up
-    _at(run / "step-00000030/manifest.json", 5120)
-    _at(run / "log.jsonl", 5122)
-    now = progress(run)
-    assert now is not None
-    assert (now.step, now.val_loss, now.updated) == (31, 3.1, 5122)
-    assert now.loss == pytest.approx(2.97)
-    assert now.steps_per_second == pytest.approx(11 / 22)
+    (run / ".lock").touch()
+    told = CliRunner().invoke(app, ["status"])
+    assert told.exit_code == 3 and "parado: aún sin ningún paso; guardado, el 30." in told.output
+    _status(run, 31, time.time())
+    told = CliRunner().invoke(app, ["status"])
+    assert "parado: paso 31 de 40; guardado, el 30." in told.output
+    assert "pérdida 2.500" in told.output and "1,200 tokens/s" in told.output and "Quedan" not in told.output
 
-
-def test_before_its_first_checkpoint_the_speed_counts_from_where_it_began(tmp_path: Path) -> None:
-    run = _run(tmp_path, steps=15, checkpoints=(10,))
-    (run / ".lock").write_text("1")
-    for path, when in ((run / "step-00000010/manifest.json", 1000), (run / ".lock", 5000), (run / "log.jsonl", 5050)):
-        _at(path, when)
-    assert progress(run).steps_per_second == pytest.approx(5 / 50)  # type: ignore[union-attr]
-    _at(run / ".lock", 6000)
-    assert progress(run).steps_per_second is None, "resumed, and no step yet"  # type: ignore[union-attr]
-
-
-def test_a_torn_line_and_an_empty_run(tmp_path: Path) -> None:
-    run = _run(tmp_path, steps=3)
-    with (run / "log.jsonl").open("a") as log:
-        log.write('{"step": 3, "lo')
-    assert progress(run).step == 3  # type: ignore[union-attr]
-    assert progress(_run(tmp_path, "vacia")) is None
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(TRAINER), str(run)], stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline()
+        _status(run, 31, 1000.0)  # of the process before
+        told = CliRunner().invoke(app, ["status"])
+        assert told.exit_code == 0 and f"en marcha (proceso {child.pid}): paso 31 de 40" in told.output
+        assert "Arrancando" in told.output and "Quedan" not in told.output
+        _status(run, 32, time.time())
+        assert "Quedan unos 2 h 1 min. Último dato, hace" in CliRunner().invoke(app, ["status"]).output
+        child.kill()
 
 
 def test_the_newest_run_is_the_one_that_wrote_last(tmp_path: Path) -> None:

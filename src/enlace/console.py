@@ -43,6 +43,17 @@ def say(message: str) -> None:
     console.print(message, markup=False, soft_wrap=True)
 
 
+def duration(seconds: float) -> str:
+    """In the two units that matter: "2 d 3 h", "4 min 10 s"."""
+    left = round(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
 def run_main(main: Callable[[], None]) -> None:
     """Run a stage or a command; what a person can act on becomes a message on stderr, not a traceback.
 

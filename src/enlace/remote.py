@@ -1,13 +1,12 @@
-"""A training run seen from outside its process: how it goes, how to stop it, and what of it to bring home.
+"""A training run seen from outside its process: who trains it, how to stop it, and what of it to bring home.
 
-Read from the files that the trainer writes (`log.jsonl`, checkpoints, the lock); nothing here imports torch.
+Read from the files that the trainer writes (checkpoints, the lock); nothing here imports torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import shutil
 import signal
@@ -23,17 +22,6 @@ from enlace import EnlaceError
 from enlace.durable import write_atomic
 
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is."""
-
-    step: int  # done
-    loss: float | None  # nats per trained token; None when it was not finite
-    val_loss: float | None  # the last one measured
-    steps_per_second: float | None  # None: too early to say
-    updated: float  # Unix time of the last step
 
 
 @dataclass(frozen=True)
@@ -74,27 +62,10 @@ def trainer_of(run: Path) -> int | None:
     return None
 
 
-def progress(run: Path) -> Progress | None:
-    """How far `run` is; None before its first step. The speed is that of the process that trains it now."""
-    log = run / "log.jsonl"
-    records = _records(log)
-    if not records:
-        return None
-    val_losses = [record["val_loss"] for record in records if "val_loss" in record]
-    step, updated = int(records[-1]["step"]) + 1, log.stat().st_mtime
-    since_step, since = _speed_anchor(run)
-    known = step > since_step and updated > since
-    return Progress(
-        step=step,
-        loss=records[-1]["loss"],
-        val_loss=val_losses[-1] if val_losses else None,
-        steps_per_second=(step - since_step) / (updated - since) if known else None,
-        updated=updated,
-    )
-
-
 def stop(run: Path, wait: Callable[[float], None] = time.sleep, max_wait: float = 900.0) -> int | None:
     """Ask the process that trains `run` to save and end, and wait until it has.
+
+    Of several that train together it is the first, and they all agree after each step on whether one was asked.
 
     Returns:
         The step of the newest checkpoint; None when it was stopped before there was any.
@@ -114,8 +85,13 @@ def stop(run: Path, wait: Callable[[float], None] = time.sleep, max_wait: float 
                 )
             wait(0.2)
             waited += 0.2
-    steps = [_step(folder) for folder in checkpoints(run)]
-    return steps[0] if steps else None
+    return saved(run)
+
+
+def saved(run: Path) -> int | None:
+    """Step of the newest checkpoint of `run`; None when there is none."""
+    newest = checkpoints(run)[:1]
+    return int(newest[0].name.removeprefix("step-")) if newest else None
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -189,33 +165,6 @@ def cards() -> list[Card]:
 
 def _runs(runs: Path) -> list[Path]:
     return [path for path in runs.glob("*") if path.is_dir() and path.suffix != ".tmp"]
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
-
-
-def _speed_anchor(run: Path) -> tuple[int, float]:
-    """A step and the time at which it was done, by the process that has (or last had) the lock.
-
-    The oldest checkpoint that it saved, so that start-up does not count; before its first one, where it began.
-    """
-    lock = run / ".lock"
-    began = lock.stat().st_mtime if lock.exists() else 0.0
-    times = {_step(folder): (folder / "manifest.json").stat().st_mtime for folder in checkpoints(run)}
-    if own := [step for step, when in times.items() if when > began]:
-        return min(own), times[min(own)]
-    return max(times, default=0), began
-
-
-def _records(log: Path) -> list[dict[str, Any]]:
-    """The records of a log; its last line may be half written."""
-    records = []
-    with suppress(FileNotFoundError):
-        for line in log.read_bytes().split(b"\n"):
-            with suppress(ValueError):
-                records.append(json.loads(line))
-    return [record for record in records if isinstance(record, dict) and "step" in record]
 
 
 def _marks(run: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sys
 from pathlib import Path
 
@@ -89,3 +90,17 @@ def test_watch_draws_the_curves(
     said = capsys.readouterr().out
     assert "paso 6 de 6" in said and "bits/byte" in said and "tokens/s" in said
     assert "pérdida" in said and "en texto reservado" in said and "\x1b" not in said
+
+
+def test_looks_where_the_settings_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    for name in ("RUNS_DIR", "DVC_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("params.yaml", "configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".env").write_text(f"RUNS_DIR={tmp_path}/otras\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    enlace(monkeypatch, "runs")
+    assert f"No hay ninguna en {tmp_path}/otras." in capsys.readouterr().out.replace("\n", "")

@@ -47,6 +47,16 @@ def test_sets_what_is_missing_and_returns_names_only(tmp_path: Path, monkeypatch
     assert "D" not in os.environ
 
 
+def test_the_projects_file_is_found_from_a_folder_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    (tmp_path / "params.yaml").touch()
+    (tmp_path / "src/x").mkdir(parents=True)
+    (tmp_path / ".env").write_text("A=uno\n")
+    (tmp_path / ".env").chmod(0o600)
+    monkeypatch.chdir(tmp_path / "src/x")
+    assert load_dotenv() == ["A"]
+
+
 def test_no_file_is_no_problem(tmp_path: Path) -> None:
     assert load_dotenv(tmp_path / "nada") == []
 
@@ -104,7 +114,7 @@ def test_accepted_lines_mean_the_same_in_bash(tmp_path: Path, line: str, value: 
         "A = b", "A= b", "A=b c", "A=p$B", 'A="p$B"', "A=p${B}", "A=$(id)", "A=`id`", 'A="a\\nb"', "A=a\\nb",
         "A='b\\'c'", "A='b'c", 'A="l1\nl2"', "A=a&b;c", "A=a(b)", "A=~/x", "A=a:~/x", "A={a,b}", "\ufeffA=b", "A=b\r",
         "export A=b B=c", "A-B=c", "A.B=c", "1A=c", "A+=2", "hola", "A='sin cerrar", "A='a\0b'", "A=\xa0\t\xa0", "_=x",
-        "UID=5", "RANDOM=4", "BASH_ENV=x", "\r",
+        "UID=5", "RANDOM=4", "BASH_ENV=x", "OPTIND=x", "PIPESTATUS=1", "\r",
     ],
 )  # fmt: skip
 def test_refused_lines_name_file_and_line(tmp_path: Path, line: str) -> None:

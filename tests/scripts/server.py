@@ -12,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+from tests.conftest import ROOT
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 MISSING = [tool for tool in ("ssh", "ssh-keygen", "rsync", "git", "dvc", "make", "flock") if not shutil.which(tool)]
 if not SSHD:
@@ -84,6 +86,7 @@ class Server:
             "HOME": str(folder / "home"),
             "DVC_SITE_CACHE_DIR": str(folder / "site"),
             "TMUX_TMPDIR": str(folder / "home"),
+            "PYTHONPATH": str(ROOT / "src"),  # the code under test, wherever `enlace` is installed from
         }
         settings = f"""
             ListenAddress {_HOST}

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 
 from enlace.config.dotenv import load_dotenv
+from enlace.durable import locked
 from tests.clone import clean_environment, clone_project, virtual_environment
 from tests.conftest import ROOT
 from tests.scripts.server import MISSING, Server
@@ -76,14 +78,20 @@ class Home:
     def wait_for_ends(self, count: int) -> None:
         self.wait_for("end", lambda: self.log().count("acaba con estado") == count)
 
+    def processes(self) -> list[int]:
+        """Of the training on the server."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError, RuntimeError):
+                if path.resolve(strict=True) == self.there and int(path.parent.name) != os.getpid():
+                    found.append(int(path.parent.name))
+        return found
+
     def kill_all(self) -> None:
         """As a power cut: every process of the training at once, without a word."""
-        for path in Path("/proc").glob("[0-9]*/cwd"):
-            try:
-                if path.resolve(strict=True) == self.there and int(path.parent.name) != os.getpid():
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-            except (OSError, RuntimeError):
-                continue
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _sha256(path: Path) -> str:
@@ -163,6 +171,7 @@ def _dry(script: Path, *arguments: str, **environment: str) -> subprocess.Comple
         (("status", "--host"), "--host necesita un valor"),
         (("train", "--host", "casa"), "Falta HW"),
         (("train", "HW=cpu", "S=a;id", "--host", "casa"), "«a;id» no es CLAVE=VALOR"),
+        (("train", "HW=cpu", "GPUS=muchas", "--host", "casa"), "GPUS=muchas no es un número"),
     ],
 )
 def test_a_command_line_that_makes_no_sense(script: Path, arguments: tuple[str, ...], says: str) -> None:
@@ -267,6 +276,8 @@ def test_the_whole_way_stopped_and_resumed(home: Home) -> None:
     home.fails("train", "HW=lento", says="El envío no está entero".lower())
     home.does("push")
     assert (home.there / "data/shards/manifest.json").is_file()
+    with locked(home.there / ".remote/starting", "ocupado"):
+        home.fails("train", "HW=lento", says="otra orden está empezando un entrenamiento")
     cut = 0
     for after in (7000, 9000, 9800):  # before the server has the whole command, or while it answers
         home.server.proxy.cut(1, after)
@@ -280,7 +291,11 @@ def test_the_whole_way_stopped_and_resumed(home: Home) -> None:
     home.fails("push", says="se está entrenando")
     home.wait_for("steps", lambda: home.steps_done() > CHECKPOINT_EVERY)
     told = home.does("status")
-    assert re.search(rf"en marcha \(proceso \d+\): paso \d+ de {STEPS}", told) and "tokens/s; quedan" in told
+    assert (
+        re.search(rf"en marcha \(proceso \d+\): paso \d+ de {STEPS}", told)
+        and "tokens/s" in told
+        and "Quedan unos" in told
+    )
     assert "No ha acabado" in home.does("pull")
     (brought,) = home.project.glob(".runs/*/step-*")
     there = home.there / brought.relative_to(home.project)
@@ -296,12 +311,13 @@ def test_the_whole_way_stopped_and_resumed(home: Home) -> None:
     home.wait_for_ends(2)
     assert f"Continúo en el paso {step}" in home.does("logs") and "acaba con estado 0" in home.log()
     assert "Modelo y medidas" in home.does("pull")
-    for name in (
+    results = (
         "models/enlace/model.safetensors",
         "models/MODEL_CARD.md",
         "reports/metrics.json",
-        "reports/training.png",
-    ):
+        "reports/informe.html",
+    )
+    for name in results:
         assert _sha256(home.project / name) == _sha256(home.there / name), name
     assert (
         "up to date"
@@ -405,6 +421,22 @@ def test_a_training_outlives_its_connection_and_a_power_cut(home: Home, server: 
 
 @pytest.mark.slow
 @needs_server
+def test_two_processes_train_stop_and_go_on(home: Home) -> None:
+    home.install()
+    home.does("push")
+    home.does("train", "HW=lento", "GPUS=2")
+    home.wait_for("steps", lambda: home.steps_done() > 3)
+    stopped = home.does("stop")
+    step = int(re.search(r"guardado en el paso (\d+)", stopped)[1])  # type: ignore[index]
+    assert 3 <= step < STEPS and "2 × cpu" in home.log()
+    assert not home.processes(), "none of them is left"
+    home.does("train", "HW=lento", f"S=train.steps={step + 3} train.decay_steps=2 train.checkpoint_every=1")
+    home.wait_for_ends(2)
+    assert "acaba con estado 0" in home.log(), "with one process again"
+
+
+@pytest.mark.slow
+@needs_server
 def test_other_values_run_as_an_experiment(home: Home) -> None:
     home.install()
     home.does("push")
@@ -417,6 +449,7 @@ def test_other_values_run_as_an_experiment(home: Home) -> None:
     assert (home.project / "models/enlace/model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @needs_server
 def test_a_pull_cut_in_the_middle_and_repeated(home: Home, server: Server) -> None:
     home.install()

@@ -12,7 +12,6 @@ import typer
 from enlace import EnlaceError, console
 from enlace.config.dotenv import load_dotenv
 from enlace.config.load import load_config
-from enlace.config.paths import project_root
 from enlace.usage import App
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def importar(
 def _memory() -> Memory:
     from enlace.agent.memory import Memory
 
-    load_dotenv(project_root() / ".env")
+    load_dotenv()
     return Memory.from_config(load_config().agent.memory)
 
 

@@ -22,28 +22,28 @@ NOT_RUNNING = 3  # exit status of `status`, as systemctl's
 @app.command("status")
 def status() -> None:
     """Dice por dónde va el entrenamiento. Acaba con estado 3 si no hay ninguno en marcha."""
-    from enlace.remote import cards, newest_run, progress, trainer_of
+    from enlace.remote import cards, newest_run, saved, trainer_of
+    from enlace.train.progress import figures, read_status
 
     load_dotenv()
     run = newest_run(runs_dir())
     pid = trainer_of(run) if run else None
-    now = progress(run) if run else None
+    now = read_status(run) if run else None
     if run is None:
         console.say("No hay ningún entrenamiento empezado.")
-    elif now is None:
-        console.say(f"Entrenamiento {run.name}: aún sin ningún paso.")
     else:
-        train = load_config().train
-        state = f"en marcha (proceso {pid})" if pid else "parado"
-        console.say(f"Entrenamiento {run.name}, {state}: paso {now.step} de {train.steps}.")
-        held_out = "" if now.val_loss is None else f"; en texto reservado {now.val_loss:.3f}"
-        console.say(f"Pérdida {'no finita' if now.loss is None else f'{now.loss:.3f}'}{held_out}.")
-        if pid and now.steps_per_second:
-            left = (train.steps - now.step) / now.steps_per_second
-            console.say(
-                f"{now.steps_per_second * train.batch_tokens:,.0f} tokens/s; quedan unos {_duration(left)}. "
-                f"Último paso hace {_duration(max(0.0, time.time() - now.updated))}."
-            )
+        where = "aún sin ningún paso" if now is None else f"paso {now.step} de {now.steps}"
+        console.say(
+            f"Entrenamiento {run.name}, {f'en marcha (proceso {pid})' if pid else 'parado'}: {where}; "
+            f"guardado, el {saved(run) or 0}."
+        )
+    if run and now:
+        console.say(figures(now))
+        if pid and now.updated < (run / ".lock").stat().st_mtime:  # of the process before
+            console.say("Arrancando: todavía no hay datos de este proceso.")
+        elif pid and now.seconds_left is not None:
+            age = console.duration(max(0.0, time.time() - now.updated))
+            console.say(f"Quedan unos {console.duration(now.seconds_left)}. Último dato, hace {age}.")
     for card in cards():
         console.say(
             f"{card.name}: {card.used_gib:.1f} de {card.total_gib:.1f} GiB, {card.celsius} °C, "
@@ -93,14 +93,3 @@ def pack(
 
     load_dotenv()
     console.say(f"{pack_run(project_root(), runs_dir(), out, results=results)} archivos.")
-
-
-def _duration(seconds: float) -> str:
-    """In the two units that matter: "2 d 3 h", "4 min 10 s"."""
-    left = round(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"

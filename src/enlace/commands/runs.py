@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from enlace import EnlaceError, console
+from enlace.config.dotenv import load_dotenv
 from enlace.config.paths import project_root, runs_dir
 from enlace.usage import App
 
@@ -22,6 +23,7 @@ def list_all() -> None:
     from enlace.train.family import about
     from enlace.train.inventory import list_runs
 
+    load_dotenv()
     config = load_config(project_root())
     now = about(model=config.model, train=config.train, mixture=config.data.mixture)
     runs = list_runs(runs_dir())
@@ -51,6 +53,7 @@ def clean(
     """Borra las ejecuciones terminadas, o las que se nombran aunque no lo estén. El modelo exportado no se toca."""
     from enlace.train.inventory import find, list_runs, remove
 
+    load_dotenv()
     runs = [find(runs_dir(), name) for name in names or []] or [r for r in list_runs(runs_dir()) if r.exported]
     for run in runs:
         remove(run)
@@ -69,6 +72,7 @@ def watch(
 
     from enlace.train.inventory import find, list_runs
 
+    load_dotenv()
     runs = list_runs(runs_dir())
     if not runs:
         raise EnlaceError(f"No hay ninguna ejecución en {runs_dir()}. Empieza una con: make train")
@@ -97,11 +101,6 @@ def _screen(run: Run, width: int, height: int) -> str:
     head = f"{run.folder.name}  {'en marcha' if run.running else 'parada'}  "
     if status is None:
         return f"{head}todavía sin pasos"
-    left = f"quedan {_duration(status.seconds_left)}" if run.running and status.seconds_left is not None else ""
+    left = f"quedan {console.duration(status.seconds_left)}" if run.running and status.seconds_left is not None else ""
     lines = [f"{head}paso {status.step} de {status.steps}  {left}", figures(status)]
     return "\n".join([*lines, curves(run.log.records(), width, max(8, height - len(lines)))])
-
-
-def _duration(seconds: float) -> str:
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours} h {rest // 60:02d} min" if hours else f"{rest // 60} min {rest % 60:02d} s"

@@ -10,7 +10,6 @@ import typer
 from enlace import EnlaceError, console
 from enlace.config.dotenv import load_dotenv
 from enlace.config.load import load_config
-from enlace.config.paths import project_root
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +28,7 @@ def search(
     """Busca en la web, como lo hace el modelo, y guarda lo encontrado para no preguntar dos veces."""
     from enlace.agent.search import Searcher
 
-    load_dotenv(project_root() / ".env")
+    load_dotenv()
     config = load_config().agent.search
     with console.console.status("Buscando…"):  # shown on a terminal only
         outcome = Searcher.from_config(config).search(query)

@@ -46,7 +46,7 @@ def serve(
         raise EnlaceError("Para servir la página falta instalar su parte: pip install 'enlace[serve]'") from None
 
     root = project_root()
-    load_dotenv(root / ".env")
+    load_dotenv()
     agent = load_config(root).agent
     host = host or agent.serve.host
     token = os.environ.get(TOKEN_VARIABLE)

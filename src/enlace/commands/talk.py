@@ -153,7 +153,7 @@ def _chat(model: Path | None, sampling: Sampling, search: bool, remember: bool) 
     from enlace.config.dotenv import load_dotenv
 
     root = project_root()
-    load_dotenv(root / ".env")
+    load_dotenv()
     agent = load_config(root).agent
     if not search:
         agent = agent.model_copy(update={"max_searches": 0})

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from enlace import EnlaceError
+from enlace.config.paths import main_checkout
 
 _ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # What bash takes as it stands, after `export` too: no quotes, expansions, escapes or braces. A comment follows white
@@ -20,7 +22,9 @@ _PLAIN = re.compile(r"([A-Za-z0-9_./:@%+,=^?*\[\]#\x80-\U0010ffff-]*)(?:[ \t]+#.
 _SINGLE = re.compile(r"'([^']*)'(?:[ \t]+#.*|[ \t]*)")
 _DOUBLE = re.compile(r'"((?:[^"$`\\!]|\\")*)"(?:[ \t]+#.*|[ \t]*)')
 # Variables that bash makes by itself, and would not take from a file.
-_OF_BASH = re.compile(r"_|E?UID|PPID|BASH.*|SHELLOPTS|S?RANDOM|SECONDS|LINENO|GROUPS|FUNCNAME|DIRSTACK|EPOCH.*|HISTCMD")
+_OF_BASH = re.compile(
+    r"_|E?UID|PPID|BASH.*|SHELLOPTS|S?RANDOM|SECONDS|LINENO|GROUPS|FUNCNAME|DIRSTACK|EPOCH.*|HISTCMD|OPTIND|PIPESTATUS"
+)
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _OTHERS = 0o077  # the mode's bits of everybody but the owner
 
@@ -28,8 +32,9 @@ _OTHERS = 0o077  # the mode's bits of everybody but the owner
 def load_dotenv(path: str | Path = ".env") -> list[str]:
     """Set the variables of the file that the environment does not have yet; no file, nothing to do.
 
-    A relative `path` that is not in the current folder is looked for in ``$DVC_ROOT``: DVC runs temporary and queued
-    experiments in a clone, which has no `.env`, but points that variable at the main checkout.
+    A relative `path` that is not in the current folder is looked for in the project's: a command may run in a folder
+    of it, and DVC runs temporary and queued experiments in a clone, which has no `.env` (``$DVC_ROOT`` says where the
+    project is).
 
     A variable that exists wins, also when it is empty. An empty value in the file is not set: an empty credential
     authenticates worse than an absent one. A repeated key: the last one counts, as in bash. Warns on stderr of a file
@@ -43,7 +48,8 @@ def load_dotenv(path: str | Path = ".env") -> list[str]:
     """
     path = Path(path)
     if not os.path.lexists(path):
-        path = Path(os.environ.get("DVC_ROOT", "")) / path  # an absolute path stays as it is
+        with suppress(EnlaceError):  # no project here
+            path = main_checkout() / path  # an absolute path stays as it is
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")  # strict, its exception would carry the whole file
         mode = path.stat().st_mode

@@ -170,7 +170,9 @@ def test_refusals_are_counted_where_they_are_right_and_where_they_are_wrong(
 ) -> None:
     questions = [_asked(f"El {name} tiene dueño.", f"¿Quién cuida al {name}?", "nadie") for name in ("perro", "gato")]
     monkeypatch.setattr("enlace.eval.report.fitting", lambda trained, questions, room: list(questions))
-    monkeypatch.setattr("enlace.eval.report.answer", lambda trained, q, n: Answered(q, "El texto no lo dice."))
+    monkeypatch.setattr(
+        "enlace.eval.report.likeliest_turns", lambda trained, prompts, *_: ["El texto no lo dice."] * len(prompts)
+    )
     answers = [Answered(questions[0], "nadie"), Answered(questions[1], "No lo sé.")]
     taught = Conversation((Message("user", "¿Y?"), Message("assistant", "El texto no lo dice.")), "f" * 16)
     figures, given = refusal_figures(trained, questions, answers, [taught], SETTINGS)

@@ -20,7 +20,6 @@ from enlace.data.clean import normalise
 from enlace.data.conversations import Conversation
 from enlace.eval.scoring import Span, nats
 from enlace.export.trained import Trained
-from enlace.model.generate import Sampling, generate
 
 CANDIDATES = 4
 
@@ -152,14 +151,6 @@ def answer_costs(trained: Trained, asked: Sequence[tuple[Question, str]]) -> lis
         for nats_, span in zip(nats(trained.model, spans), spans, strict=True)
         for said in [span.ids[span.n_given :]]
     ]
-
-
-def answer(trained: Trained, question: Question, max_new_tokens: int) -> Answered:
-    """The likeliest answer, token by token."""
-    sampling = Sampling(max_new_tokens, temperature=0, top_p=1, seed=0)
-    prompt = encode_prompt(trained.tokenizer, question.prompt)
-    ids = list(generate(trained.model, prompt, sampling, trained.stop_ids, trained.context_length))
-    return Answered(question, trained.tokenizer.decode(ids).strip())
 
 
 def same_words(given: str, right: str) -> bool:

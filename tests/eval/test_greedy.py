@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from enlace.data.chat import Message, encode_prompt
 from enlace.eval import greedy
 from enlace.eval.greedy import likeliest_turns
 from enlace.export.trained import Trained
-from enlace.model.generate import Sampling, generate
+from enlace.model.generate import Sampling, generate, generate_batch
+from enlace.model.transformer import Transformer
 from tests.conftest import sentences
 
 
@@ -32,8 +34,12 @@ def test_in_batches_of_any_size_each_turn_is_what_the_model_says_alone(
     assert len(set(alone)) > 3
     assert likeliest_turns(trained, prompts, 12, "") == alone
     sizes = []
-    generate_batch = greedy.generate_batch
-    monkeypatch.setattr(greedy, "generate_batch", lambda m, p, *rest: sizes.append(len(p)) or generate_batch(m, p, *rest))
+
+    def counted(model: Transformer, prompts: list[list[int]], *others: Any) -> list[list[int]]:
+        sizes.append(len(prompts))
+        return generate_batch(model, prompts, *others)
+
+    monkeypatch.setattr(greedy, "generate_batch", counted)
     monkeypatch.setattr(greedy, "BATCH_TOKENS", 150)
     assert likeliest_turns(trained, prompts, 12, "") == alone
     assert len(sizes) > 1 and max(sizes) > 1, "more than one batch, and of more than one"

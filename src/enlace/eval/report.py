@@ -19,8 +19,8 @@ from enlace.data.shards import Shards, Stream
 from enlace.eval import choices, grounded, minimal_pairs
 from enlace.eval.bpb import bits_per_byte
 from enlace.eval.choices import Choice
-from enlace.eval.grounded import Answered, Question, answer_costs, fitting, with_distractors, word_f1
 from enlace.eval.greedy import likeliest_turns
+from enlace.eval.grounded import Answered, Question, answer_costs, fitting, with_distractors, word_f1
 from enlace.eval.minimal_pairs import Pair, Phenomenon
 from enlace.eval.statistics import Share, mean, share
 from enlace.eval.written import SEED_TOKENS, distinct, longest_copies, repetition
@@ -165,7 +165,7 @@ def question_figures(
     if not sets:
         return {}, []  # too few that fit
     right = share(grounded.judge(trained, sets))
-    costs = answer_costs(trained, [(question, question.answer) for question in questions])
+    costs = [cost for [cost] in answer_costs(trained, [(question, [question.answer]) for question in questions])]
     answers = _answers(trained, [question for question in questions if question.grounded], settings)
     # What an answer to another question of the same kind scores.
     by_chance = [word_f1(candidates[1], question.answer) for question, candidates in sets]

@@ -88,9 +88,14 @@ def test_the_choice_is_the_answer_that_the_passage_makes_likelier(
     ]
     habit = {"Ana": 1.0, "Luis": 5.0, "Marta": 7.0, "Pedro": 9.0}  # bits: "Ana" is likely after any text
 
-    def costs(bonus: float, asked: list[tuple[Question, str]]) -> list[Cost]:
-        read = (bonus if f"Texto: {answer}" in question.text else 0.0 for question, answer in asked)
-        return [Cost(math.log(2) * (habit[answer] - b), 1, 1) for (_, answer), b in zip(asked, read, strict=True)]
+    def costs(bonus: float, asked: list[tuple[Question, list[str]]]) -> list[list[Cost]]:
+        return [
+            [
+                Cost(math.log(2) * (habit[answer] - bonus * (f"Texto: {answer}" in question.text)), 1, 1)
+                for answer in answers
+            ]
+            for question, answers in asked
+        ]
 
     monkeypatch.setattr("enlace.eval.grounded.answer_costs", lambda trained, asked: costs(2.0, asked))
     assert judge(trained, with_distractors(questions)) == [True] * 4
@@ -105,7 +110,8 @@ def test_only_the_words_of_the_answer_are_scored(trained: Trained) -> None:
     with torch.no_grad():
         log_p = trained.model.logits(trained.model(torch.tensor([prompt + answer_ids]))).log_softmax(-1)[0]
     nats = -sum(float(log_p[len(prompt) - 1 + i, id]) for i, id in enumerate(answer_ids))
-    [cost] = answer_costs(trained, [(question, "el perro")])
+    [[cost, other]] = answer_costs(trained, [(question, ["el perro", "un gato de la vecina de al lado"])])
+    assert other.tokens > cost.tokens, "answers of different lengths do not see each other's padding"
     assert cost.nats == pytest.approx(nats, rel=1e-5)
     assert (cost.tokens, cost.bytes) == (len(answer_ids), len("el perro"))
     assert cost.bits_per_byte == pytest.approx(nats / math.log(2) / len("el perro"), rel=1e-5)
@@ -170,7 +176,9 @@ def test_refusals_are_counted_where_they_are_right_and_where_they_are_wrong(
 ) -> None:
     questions = [_asked(f"El {name} tiene dueño.", f"¿Quién cuida al {name}?", "nadie") for name in ("perro", "gato")]
     monkeypatch.setattr("enlace.eval.report.fitting", lambda trained, questions, room: list(questions))
-    monkeypatch.setattr("enlace.eval.report.answer", lambda trained, q, n: Answered(q, "El texto no lo dice."))
+    monkeypatch.setattr(
+        "enlace.eval.report.likeliest_turns", lambda trained, prompts, *_: ["El texto no lo dice."] * len(prompts)
+    )
     answers = [Answered(questions[0], "nadie"), Answered(questions[1], "No lo sé.")]
     taught = Conversation((Message("user", "¿Y?"), Message("assistant", "El texto no lo dice.")), "f" * 16)
     figures, given = refusal_figures(trained, questions, answers, [taught], SETTINGS)

@@ -12,17 +12,17 @@ from enlace.data.build import build_shards
 from enlace.data.chat import Message, encode_prompt
 from enlace.data.conversations import Conversation
 from enlace.data.dedup import document_hash
-from enlace.data.documents import Document
+from enlace.data.documents import Document, write_documents
 from enlace.data.shards import Shards, open_shards
 from enlace.data.tokenizer import Tokenizer
 from enlace.data.tool_turns import with_searches
-from enlace.eval import tools
+from enlace.eval import greedy
 from enlace.eval.tools import tool_figures
 from enlace.export.trained import Trained
 from enlace.model.transformer import Transformer
 from enlace.train.run import make_trainer
 from enlace.train.trainer import Trainer
-from tests.conftest import sentences
+from tests.conftest import NO_RULES, sentences
 from tests.train.test_trainer import cpu_runtime
 
 
@@ -53,20 +53,24 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def _build(folder: Path, config: ToolsConfig) -> Shards:
     documents = [Document(f"cuentos:{i}", f"{t} {t.lower()}", "cuentos", {}) for i, t in enumerate(sentences())]
-    shards = ShardsConfig(vocab_size=320, val_fraction=0.1, min_chars=10, shard_tokens=40_000)
-    build_shards(documents, with_searches(_grounded(), config), shards, folder / "shards")
+    shards = ShardsConfig(
+        vocab_size=320, tokenizer_bytes=1_000_000, val_fraction=0.1, min_chars=10, shard_tokens=40_000, clean=NO_RULES
+    )
+    write_documents(folder / "cuentos.jsonl", documents)
+    build_shards([folder / "cuentos.jsonl"], with_searches(_grounded(), config), shards, folder / "shards")
     return open_shards(folder / "shards")
 
 
 def _speaking(monkeypatch: pytest.MonkeyPatch, trained: Trained, without: str, with_text: str, after: str) -> None:
     """A model that says these things: when a question comes alone, with its text, and after a search."""
 
-    def generate(_: object, ids: list[int], *__: object) -> Iterator[int]:
-        prompt = trained.tokenizer.decode(ids)
-        turn = after if "\ntool\n" in prompt else with_text if "Texto:" in prompt else without
-        yield from trained.tokenizer.encode(turn)
+    def generate_batch(_: object, prompts: list[list[int]], *__: object) -> list[list[int]]:
+        return [trained.tokenizer.encode(_turn(trained.tokenizer.decode(ids))) for ids in prompts]
 
-    monkeypatch.setattr(tools, "generate", generate)
+    def _turn(prompt: str) -> str:
+        return after if "\ntool\n" in prompt else with_text if "Texto:" in prompt else without
+
+    monkeypatch.setattr(greedy, "generate_batch", generate_batch)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from enlace.console import progress
 from enlace.data.chat import Message, encode_prompt
 from enlace.data.clean import normalise
 from enlace.data.conversations import Conversation
-from enlace.eval.scoring import Span, nats
+from enlace.eval.scoring import nats_after
 from enlace.export.trained import Trained
-from enlace.model.generate import Sampling, generate
 
 CANDIDATES = 4
 
@@ -113,16 +113,13 @@ def judge(trained: Trained, sets: Sequence[tuple[Question, list[str]]]) -> list[
     The gain is in bits per byte, with the passage against without it: some answers are likely after any text, and that
     says nothing of whether this one was read (Holtzman et al., arXiv 2104.08315).
     """
-    asked = [
-        (form, candidate)
-        for question, candidates in sets
-        for candidate in candidates
-        for form in (question, question.without_passage())
-    ]
-    costs = [cost.bits_per_byte for cost in answer_costs(trained, asked)]
-    gains = [alone - after for after, alone in zip(costs[::2], costs[1::2], strict=True)]
-    by_set = [gains[i : i + CANDIDATES] for i in range(0, len(gains), CANDIDATES)]
-    return [right > max(others) for right, *others in by_set]
+    read = answer_costs(trained, sets)
+    unread = answer_costs(trained, [(question.without_passage(), candidates) for question, candidates in sets])
+    right = []
+    for costs, without in zip(read, unread, strict=True):
+        first, *others = (b.bits_per_byte - a.bits_per_byte for a, b in zip(costs, without, strict=True))
+        right.append(first > max(others))
+    return right
 
 
 @dataclass(frozen=True)
@@ -139,27 +136,19 @@ class Cost:
         return self.nats / math.log(2) / self.bytes
 
 
-def answer_costs(trained: Trained, asked: Sequence[tuple[Question, str]]) -> list[Cost]:
+def answer_costs(trained: Trained, asked: Sequence[tuple[Question, Sequence[str]]]) -> list[list[Cost]]:
     """The cost of each answer after its question; one that goes beyond the context is scored as far as it fits."""
     tokenizer = trained.tokenizer
-    spans = []
-    for question, answer in asked:
-        prompt, said = encode_prompt(tokenizer, question.prompt), tokenizer.encode(normalise(answer))
-        spans.append(Span((*prompt, *said)[: trained.context_length + 1], len(prompt)))
     lengths = tokenizer.token_byte_lengths
-    return [
-        Cost(nats_, len(said), int(lengths[list(said)].sum()))
-        for nats_, span in zip(nats(trained.model, spans), spans, strict=True)
-        for said in [span.ids[span.n_given :]]
-    ]
-
-
-def answer(trained: Trained, question: Question, max_new_tokens: int) -> Answered:
-    """The likeliest answer, token by token."""
-    sampling = Sampling(max_new_tokens, temperature=0, top_p=1, seed=0)
-    prompt = encode_prompt(trained.tokenizer, question.prompt)
-    ids = list(generate(trained.model, prompt, sampling, trained.stop_ids, trained.context_length))
-    return Answered(question, trained.tokenizer.decode(ids).strip())
+    found = []
+    with progress() as bar:
+        for question, answers in bar.track(asked, description="Opciones"):
+            prompt = encode_prompt(tokenizer, question.prompt)
+            room = trained.context_length + 1 - len(prompt)
+            said = [tokenizer.encode(normalise(answer))[:room] for answer in answers]
+            costs = nats_after(trained.model, prompt, said)
+            found.append([Cost(n, len(ids), int(lengths[ids].sum())) for n, ids in zip(costs, said, strict=True)])
+    return found
 
 
 def same_words(given: str, right: str) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from enlace.config.schema import EvalConfig
-from enlace.console import progress
 from enlace.data.conversations import Conversation
 from enlace.data.dedup import is_held_out
 from enlace.data.documents import Document
@@ -20,7 +19,8 @@ from enlace.data.shards import Shards, Stream
 from enlace.eval import choices, grounded, minimal_pairs
 from enlace.eval.bpb import bits_per_byte
 from enlace.eval.choices import Choice
-from enlace.eval.grounded import Answered, Question, answer, answer_costs, fitting, with_distractors, word_f1
+from enlace.eval.greedy import likeliest_turns
+from enlace.eval.grounded import Answered, Question, answer_costs, fitting, with_distractors, word_f1
 from enlace.eval.minimal_pairs import Pair, Phenomenon
 from enlace.eval.statistics import Share, mean, share
 from enlace.eval.written import SEED_TOKENS, distinct, longest_copies, repetition
@@ -165,7 +165,7 @@ def question_figures(
     if not sets:
         return {}, []  # too few that fit
     right = share(grounded.judge(trained, sets))
-    costs = answer_costs(trained, [(question, question.answer) for question in questions])
+    costs = [cost for [cost] in answer_costs(trained, [(question, [question.answer]) for question in questions])]
     answers = _answers(trained, [question for question in questions if question.grounded], settings)
     # What an answer to another question of the same kind scores.
     by_chance = [word_f1(candidates[1], question.answer) for question, candidates in sets]
@@ -212,11 +212,8 @@ def refusal_figures(
 
 
 def _answers(trained: Trained, questions: Sequence[Question], settings: EvalConfig) -> list[Answered]:
-    with progress() as bar:
-        return [
-            answer(trained, question, settings.max_new_tokens)
-            for question in bar.track(questions, description="Respuestas")
-        ]
+    turns = likeliest_turns(trained, [question.prompt for question in questions], settings.max_new_tokens, "Respuestas")
+    return [Answered(question, turn.strip()) for question, turn in zip(questions, turns, strict=True)]
 
 
 def written_figures(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from enlace.model.transformer import Transformer
+from enlace.model.decode import decoder_of
+from enlace.model.transformer import KVCache, Transformer
 
 BATCH_LOGITS = 2**25  # scores held at once: 128 MiB in float32, of which the loss makes a copy
 
@@ -32,6 +33,25 @@ def nats(model: Transformer, spans: Sequence[Span]) -> list[float]:
         for place, value in zip(batch, _batch_nats(model, [spans[place] for place in batch]), strict=True):
             found[place] = value
     return found
+
+
+@torch.inference_mode()
+def nats_after(model: Transformer, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[float]:
+    """Minus the log-likelihood of each of `answers`, none empty, after the same `prompt`, which is read once."""
+    device = model.embed_tokens.weight.device
+    longest = max(map(len, answers))
+    padded = torch.tensor([[*answer, *[0] * (longest - len(answer))] for answer in answers], device=device)
+    cache = KVCache(max_len=len(prompt) + longest)
+    logits = model.logits(model(torch.tensor([prompt], device=device), cache)[:, -1]).expand(len(answers), -1)
+    rows = (len(answers), 1, 1, 1)
+    cache.layers = [(keys.repeat(rows), values.repeat(rows)) for keys, values in cache.layers]
+    losses = []
+    for i in range(longest):
+        losses.append(F.cross_entropy(logits.float(), padded[:, i], reduction="none").double())
+        if i + 1 < longest:
+            logits = decoder_of(model).step(padded[:, i], cache, [len(prompt) + i] * len(answers))
+    sums = [row[: len(answer)].sum() for row, answer in zip(torch.stack(losses, dim=1), answers, strict=True)]
+    return torch.stack(sums).tolist()
 
 
 def _batches(spans: Sequence[Span], vocab_size: int) -> Iterator[list[int]]:

@@ -6,16 +6,17 @@ needs none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from enlace.data.chat import Message, encode_prompt
+from enlace.data.chat import encode_prompt
 from enlace.data.conversations import Conversation
 from enlace.data.dedup import is_held_out
 from enlace.data.tool_turns import as_search
-from enlace.data.tools import is_about, may_be_call, parse_call
+from enlace.data.tools import is_about, parse_call
+from enlace.eval.greedy import likeliest_turns
 from enlace.eval.grounded import word_f1
+from enlace.eval.statistics import mean
 from enlace.export.trained import Trained
-from enlace.model.generate import Sampling, generate
 
 
 def tool_figures(
@@ -39,42 +40,17 @@ def tool_figures(
     ][:max_conversations]
     if not fitting:
         return {}
-    called = usable = needless = 0
-    found = 0.0
-    for direct, search in fitting:
-        *asked, _, _, answer = search
-        query = _called(trained, asked, max_new_tokens)
-        called += query is not None
-        usable += query is not None and is_about(query, [asked[-1].content])
-        needless += _called(trained, direct, max_new_tokens) is not None
-        found += word_f1(_said(trained, search[:-1], max_new_tokens), answer.content)
-    n = len(fitting)
+    searches = [search for _, search in fitting]
+    alone, with_text, after = (
+        likeliest_turns(trained, prompts, max_new_tokens, "Búsquedas")
+        for prompts in ([s[:-3] for s in searches], [direct for direct, _ in fitting], [s[:-1] for s in searches])
+    )
+    queries = [parse_call(turn) for turn in alone]
+    usable = [q is not None and is_about(q, [s[-4].content]) for q, s in zip(queries, searches, strict=True)]
     return {
-        "questions": n,
-        "called_when_needed": called / n,
-        "called_needlessly": needless / n,
-        "usable_query": usable / n,
-        "answer_from_result_f1": found / n,
+        "questions": len(fitting),
+        "called_when_needed": mean([query is not None for query in queries]),
+        "called_needlessly": mean([parse_call(turn) is not None for turn in with_text]),
+        "usable_query": mean(usable),
+        "answer_from_result_f1": mean([word_f1(turn, s[-1].content) for turn, s in zip(after, searches, strict=True)]),
     }
-
-
-def _called(trained: Trained, prompt: Sequence[Message], max_new_tokens: int) -> str | None:
-    """What the model searches for after `prompt`; None when its turn is no call. Stops as soon as it cannot be one."""
-    decoder = trained.tokenizer.decode_stream()
-    said = ""
-    for token in _tokens(trained, prompt, max_new_tokens):
-        said += decoder.push(token)
-        if not may_be_call(said):
-            return None
-    return parse_call(said)
-
-
-def _said(trained: Trained, prompt: Sequence[Message], max_new_tokens: int) -> str:
-    return trained.tokenizer.decode(_tokens(trained, prompt, max_new_tokens))
-
-
-def _tokens(trained: Trained, prompt: Sequence[Message], max_new_tokens: int) -> Iterable[int]:
-    """The likeliest turn."""
-    sampling = Sampling(max_new_tokens, temperature=0, top_p=1, seed=0)
-    ids = encode_prompt(trained.tokenizer, prompt)
-    return generate(trained.model, ids, sampling, trained.stop_ids, trained.context_length)

@@ -70,6 +70,8 @@ def main() -> None:
     write_atomic(REPORTS / "bits_per_byte.csv", csv_bytes(by_step))
     write_atomic(REPORTS / "pairs.csv", csv_bytes([{"phenomenon": k, **s.row()} for k, s in found.shares.items()]))
     write_atomic(REPORTS / "informe.html", page(shown).encode())
+    write_atomic(REPORTS / "loss.svg", shown.curves[0].svg)
+    write_atomic(REPORTS / "pairs.svg", shown.pairs_picture.svg)
     write_atomic(CARD, model_card(trained.model, run, metrics, sources).encode())
     for source, value in metrics["bits_per_byte"].items():
         say(f"{source}: {value:.3f} bits por byte en texto reservado")

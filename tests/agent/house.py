@@ -152,7 +152,7 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "enlace.cli", "serve", "--port", "0", *arguments],
         cwd=folder,
-        env=_environment(folder, environment),
+        env=environment_of(folder, environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -174,7 +174,7 @@ def refused(folder: Path, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "enlace.cli", "serve", "--port", "0", *arguments],
         cwd=folder,
-        env=_environment(folder, environment),
+        env=environment_of(folder, environment),
         capture_output=True,
         text=True,
         timeout=120,
@@ -183,6 +183,7 @@ def refused(folder: Path, *arguments: str, **environment: str) -> str:
     return done.stderr
 
 
-def _environment(folder: Path, changes: dict[str, str]) -> dict[str, str]:
+def environment_of(folder: Path, changes: dict[str, str]) -> dict[str, str]:
+    """This one, without what the person at this machine has set; the agent keeps its things in `folder`."""
     kept = {name: value for name, value in os.environ.items() if name not in ("SERVE_TOKEN", "AGENT_DIR", "DVC_ROOT")}
     return kept | {"PYTHONPATH": str(ROOT / "src"), "AGENT_DIR": str(folder / "agente")} | changes

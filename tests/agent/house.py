@@ -84,6 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._say("No lo he encontrado.")
         elif asked.startswith("¿"):
             self._say("buscar:", " ", asked.strip("¿?"))
+        elif asked == "Rompe":
+            self.wfile.write(b"data: <html>\n\n")
         else:
             self._say("De ", "acuerdo", ".")
         self.wfile.write(b"data: [DONE]\n\n")

@@ -115,11 +115,20 @@ def test_a_conversation_with_a_system_text_of_its_own(client: openai.OpenAI, wor
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"stop": ["."]}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_what_is_not_understood_is_refused(client: openai.OpenAI, change: dict[str, Any], message: str) -> None:
     with pytest.raises(openai.BadRequestError, match=message):
         client.chat.completions.create(**({"model": "local", "messages": _ask("Hola")} | change))
+
+
+def test_a_model_that_fails_is_not_the_fault_of_who_asks(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError, match="no es una respuesta") as error:
+        client.chat.completions.create(model="local", messages=_ask("Rompe"))
+    assert error.value.status_code == 502
+    with pytest.raises(openai.APIError, match="no es una respuesta"):
+        list(client.chat.completions.create(model="local", messages=_ask("Rompe"), stream=True))
 
 
 @pytest.mark.parametrize("stream", [False, True])

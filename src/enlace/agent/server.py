@@ -30,6 +30,7 @@ from enlace.agent.guard import Guard, refusal
 from enlace.agent.loop import Chat, Event, Finished, Read, Remembered, Said, Searched, Searching
 from enlace.agent.openai_api import ChatRequest, Writer, citations, parse_request
 from enlace.agent.search import Result
+from enlace.agent.speakers import SpeakerFailed
 from enlace.agent.turns import FairQueue, QueueFull
 from enlace.config.schema import ServeConfig
 
@@ -324,6 +325,8 @@ async def _respond(content: bytes, kind: str, _: Request) -> Response:
 async def _refused(_: Request, error: EnlaceError) -> Response:
     if isinstance(error, QueueFull):
         return refusal(503, str(error), "busy")
+    if isinstance(error, SpeakerFailed):
+        return refusal(502, str(error))
     return refusal(error.status if isinstance(error, _Refused) else 400, str(error))
 
 

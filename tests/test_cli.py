@@ -249,9 +249,9 @@ def test_chat_refuses_what_is_not_utf_8_and_tells_what_it_dropped_once(with_mode
 
 
 def test_what_the_model_reads_can_be_seen_and_stays_out_of_the_answer(with_model: Path) -> None:
-    shown = _enlace(with_model, "ask", "¿Qué come el perro?", "--ver-contexto", "--sin-buscar")
+    shown = _enlace(with_model, "ask", "¿Qué come el perro?", "--ver-contexto")
     assert shown.returncode == 0
-    plain = _enlace(with_model, "ask", "¿Qué come el perro?", "--sin-buscar")
+    plain = _enlace(with_model, "ask", "¿Qué come el perro?")
     assert shown.stdout == plain.stdout and "Contexto" not in plain.stderr
     assert "user: ¿Qué come el perro?" in shown.stderr and "Contexto: " in shown.stderr
     assert all(part in shown.stderr for part in ("sistema", "mensaje nuevo", "búsquedas", "recuerdos", "historia"))

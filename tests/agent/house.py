@@ -84,6 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._say("No lo he encontrado.")
         elif asked.startswith("¿"):
             self._say("buscar:", " ", asked.strip("¿?"))
+        elif asked == "Rompe":
+            self.wfile.write(b"data: <html>\n\n")
         else:
             self._say("De ", "acuerdo", ".")
         self.wfile.write(b"data: [DONE]\n\n")
@@ -152,7 +154,7 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "enlace.cli", "serve", "--port", "0", *arguments],
         cwd=folder,
-        env=_environment(folder, environment),
+        env=environment_of(folder, environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -174,7 +176,7 @@ def refused(folder: Path, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "enlace.cli", "serve", "--port", "0", *arguments],
         cwd=folder,
-        env=_environment(folder, environment),
+        env=environment_of(folder, environment),
         capture_output=True,
         text=True,
         timeout=120,
@@ -183,6 +185,7 @@ def refused(folder: Path, *arguments: str, **environment: str) -> str:
     return done.stderr
 
 
-def _environment(folder: Path, changes: dict[str, str]) -> dict[str, str]:
+def environment_of(folder: Path, changes: dict[str, str]) -> dict[str, str]:
+    """This one, without what the person at this machine has set; the agent keeps its things in `folder`."""
     kept = {name: value for name, value in os.environ.items() if name not in ("SERVE_TOKEN", "AGENT_DIR", "DVC_ROOT")}
     return kept | {"PYTHONPATH": str(ROOT / "src"), "AGENT_DIR": str(folder / "agente")} | changes

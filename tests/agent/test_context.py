@@ -91,9 +91,16 @@ def test_what_is_not_needed_goes_to_history() -> None:
 def test_the_least_relevant_memories_go_first_and_do_not_pass_their_share() -> None:
     memories = [f"cosa que pasó en casa número {i}" for i in range(6)]
     context = _assemble(200, memories=memories)
-    assert _dropped(context) == {"recuerdos": 6 - context.memories}
-    assert 0 < context.memories < 6
+    kept = len(context.memories)
+    assert _dropped(context) == {"recuerdos": 6 - kept}
+    assert 0 < kept < 6 and context.memories == tuple(range(kept))
     assert "número 0" in context.messages[0].content and "número 5" not in context.messages[0].content
+
+
+def test_an_enormous_memory_keeps_no_other_out() -> None:
+    context = _assemble(200, memories=["la casa " * 1000, "Ana es alérgica a las nueces"])
+    assert context.memories == (1,) and _dropped(context) == {"recuerdos": 1}
+    assert context.messages[0].content == f"{SYSTEM}\n{MEMORIES}\n- Ana es alérgica a las nueces"
 
 
 def test_a_memory_cannot_pass_for_something_else() -> None:

@@ -74,6 +74,7 @@ def test_only_names_of_this_machine_are_answered(bound: str, host: str, status: 
         ("http://127.0.0.1:9000", 403),
         ("https://malo.org", 403),
         ("null", 403),
+        ("http://[", 403),
         ("", 403),
     ],
 )

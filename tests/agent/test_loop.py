@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from enlace.agent.loop import (
     sources_of,
 )
 from enlace.agent.memory import Episode
-from enlace.agent.search import Outcome, Result
+from enlace.agent.search import Outcome, Result, Searcher
 from enlace.agent.speakers import Finish, OwnModel
 from enlace.config.load import load_config
 from enlace.config.schema import AgentConfig, ModelConfig
@@ -256,7 +257,28 @@ def test_without_a_search_tool_a_call_says_so(agent: AgentConfig) -> None:
     events = list(_chat(agent.model_copy(update={"max_searches": 0}), model).reply("¿Qué es el mate?"))
     assert model.read[1][-1] == Message("tool", SEARCH_IS_OFF)
     assert _said(events) == "No lo sé."
-    assert not any(isinstance(event, Searching | Searched) for event in events)
+    assert not any(isinstance(event, Searching) for event in events)
+    assert Searched("mate", Outcome("blocked", detail=SEARCH_IS_OFF)) in events, "the person is told"
+
+
+def test_a_search_that_cannot_even_begin_is_no_reason_not_to_answer(agent: AgentConfig, tmp_path: Path) -> None:
+    searcher = Searcher(agent.search, tmp_path)
+    events = list(_chat(agent, Script("buscar: ", "No lo sé."), searcher).reply("¿😀?"))
+    assert _said(events) == "No lo sé." and events[-1] == Finished("stop")
+    assert any(isinstance(event, Searched) and "nada que buscar" in event.outcome.detail for event in events)
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("Querida Ana: la cuenta de Lucía es la 1234.\n\n¿Qué es una hipoteca?\nGracias", "Qué es una hipoteca"),
+        ("Dime qué es una hipoteca\n\nQuerida Ana: la cuenta de Lucía es la 1234.", "Dime qué es una hipoteca"),
+    ],
+)
+def test_a_letter_around_the_question_stays_at_home(agent: AgentConfig, text: str, query: str) -> None:
+    web, model = Web(), Script("buscar: cuenta de Lucía 1234", "No lo sé.")
+    list(_chat(agent, model, web).reply(text))
+    assert web.queries == [query]
 
 
 def test_what_a_page_says_cannot_open_a_turn_or_another_source(agent: AgentConfig) -> None:
@@ -286,6 +308,13 @@ def test_memories_are_shown_and_read(agent: AgentConfig) -> None:
     events = list(_chat(agent, model, memory=Notes("Mi hija se llama Ana.")).reply("¿Cómo se llama mi hija?"))
     assert isinstance(events[0], Remembered) and events[0].episodes[0].text == "Mi hija se llama Ana."
     assert "Mi hija se llama Ana." in model.read[0][0].content
+
+
+def test_only_memories_that_are_read_are_shown(agent: AgentConfig) -> None:
+    notes = Notes("la casa " * 1000, "Mi hija se llama Ana.")
+    events = list(_chat(agent, Script("Ana."), memory=notes).reply("¿Cómo se llama mi hija?"))
+    assert isinstance(events[0], Remembered)
+    assert [episode.text for episode in events[0].episodes] == ["Mi hija se llama Ana."]
 
 
 def test_nothing_is_recalled_when_none_are_wanted(agent: AgentConfig) -> None:

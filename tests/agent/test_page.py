@@ -133,6 +133,25 @@ def test_an_answer_is_seen_as_it_comes_and_can_be_stopped(page: Page, world: Out
     assert "Parado." in page.text()
 
 
+@pytest.mark.parametrize("how", ["new", "forget"])
+def test_what_is_begun_anew_in_the_middle_of_an_answer_knows_nothing_of_it(
+    page: Page, world: Outside, how: str
+) -> None:
+    world.stopped.clear(), world.go_on.clear()
+    page.type("Ponte a contar los gatos")
+    page.enter()
+    page.wait("/1 2 3/.test(document.body.innerText)")
+    page.click(f"#{how}")
+    if how == "forget":
+        page.click("#confirm .danger")
+    said = "Conversación nueva." if how == "new" else "He olvidado todo"
+    page.wait(f"document.querySelector('#status').textContent.startsWith('{said}') && {IDLE}")
+    assert world.stopped.wait(30)
+    _ask(page, "¿Y los gatos?")
+    assert next(turn["content"] for turn in world.prompts[-1][1:]) == "¿Y los gatos?"
+    assert "Recuerdos usados" not in page.text()
+
+
 def test_markup_in_what_is_said_and_found_stays_text(page: Page) -> None:
     _ask(page, "<img src=x onerror=alert(1)><b>hola</b>")
     assert page.evaluate("document.querySelectorAll('.turn img, .turn b').length") == 0

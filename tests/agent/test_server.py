@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.testclient import TestClient
 
+from enlace.agent import server
+from enlace.config.load import load_config
 from tests.agent.house import ANSWER, PAGES, Outside, outside, project, refused, serving
+from tests.conftest import ROOT
 
 TOKEN = "una-clave-de-24-letras-x"
 
@@ -110,11 +115,20 @@ def test_a_conversation_with_a_system_text_of_its_own(client: openai.OpenAI, wor
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"stop": ["."]}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_what_is_not_understood_is_refused(client: openai.OpenAI, change: dict[str, Any], message: str) -> None:
     with pytest.raises(openai.BadRequestError, match=message):
         client.chat.completions.create(**({"model": "local", "messages": _ask("Hola")} | change))
+
+
+def test_a_model_that_fails_is_not_the_fault_of_who_asks(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError, match="no es una respuesta") as error:
+        client.chat.completions.create(model="local", messages=_ask("Rompe"))
+    assert error.value.status_code == 502
+    with pytest.raises(openai.APIError, match="no es una respuesta"):
+        list(client.chat.completions.create(model="local", messages=_ask("Rompe"), stream=True))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -161,9 +175,17 @@ def _forget(address: str, ids: Any) -> httpx.Response:
     return httpx.request("DELETE", f"{address}/api/memories", json={"ids": ids}, timeout=60)
 
 
-@pytest.mark.parametrize("ids", [None, "todo", [1.5], ["1"], [True], {}])
+@pytest.mark.parametrize("ids", [None, "todo", [1.5], ["1"], [True], {}, [2**63], [-1]])
 def test_only_ids_can_be_forgotten(address: str, ids: Any) -> None:
     assert _forget(address, ids).status_code == 400
+
+
+def test_json_without_an_end_to_its_depth_is_refused(address: str) -> None:
+    content = '{"ids":' + "[" * 20_000
+    answer = httpx.request(
+        "DELETE", f"{address}/api/memories", content=content, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 400
 
 
 # ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,6 +259,37 @@ def _first_then_all(address: str) -> tuple[dict[str, Any], Any]:
     thread.start()
     assert arrived.wait(30)
     return first[0], lambda: (thread.join(60), events)[1]
+
+
+def test_who_does_not_read_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phone that fell asleep: its connection stays open, and takes nothing."""
+    monkeypatch.setattr(server, "_READ_SECONDS", 0.05)
+    stopped = False
+
+    async def events() -> AsyncGenerator[str, None]:
+        nonlocal stopped
+        try:
+            while True:
+                yield "data: 1\n\n"
+        finally:
+            stopped = True
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    asyncio.run(asyncio.wait_for(server._Stream(events())({"type": "http"}, receive, send), 10))
+    assert stopped
+
+
+def test_what_breaks_is_told_as_clients_understand_it() -> None:
+    app = server.make_app(None, "local", load_config(ROOT).agent.serve, "127.0.0.1", None)  # type: ignore[arg-type]
+    with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
+        answer = client.post("/v1/chat/completions", json={"messages": _ask("Hola")})
+    assert answer.status_code == 500 and "ha fallado" in answer.json()["error"]["message"]
 
 
 def test_a_request_too_large_is_refused(address: str) -> None:

@@ -138,6 +138,10 @@ def test_a_server_is_told_how_to_search_and_gets_results_in_a_box(home: Any, mon
         (500, b"<html>", "estado 500"),
         (200, b"data: <html>\n\n", "no es una respuesta"),
         (200, _sse({"error": {"message": "roto"}}), "no es una respuesta"),
+        (200, _sse({"choices": [{"delta": "pan"}]}), "no es una respuesta"),
+        (200, _sse({"choices": [1]}), "no es una respuesta"),
+        (200, _sse(_delta("Pan con")), "llegó cortada"),
+        (200, b"", "llegó cortada"),
         (200, _sse([1]), "no es una respuesta"),
     ],
 )
@@ -147,7 +151,8 @@ def test_a_server_that_fails_is_told_about(home: Any, status: int, answer: bytes
         _spoken(_model(home).speak(QUESTION, SAMPLING))
 
 
-def test_a_server_that_is_not_there_is_told_about() -> None:
-    config = HomeServer(base_url="http://127.0.0.1:9/v1", model="casa", context_length=2048, timeout_seconds=1)
+@pytest.mark.parametrize("port", [9, 99_999])
+def test_a_server_that_is_not_there_is_told_about(port: int) -> None:
+    config = HomeServer(base_url=f"http://127.0.0.1:{port}/v1", model="casa", context_length=2048, timeout_seconds=1)
     with pytest.raises(EnlaceError, match=r"no se puede hablar con el servidor.*answers: own"):
         _spoken(ServerModel(config, searches=True).speak(QUESTION, SAMPLING))

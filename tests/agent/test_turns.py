@@ -57,6 +57,47 @@ def test_no_more_wait_than_may() -> None:
     _run(test)
 
 
+def test_one_client_cannot_fill_the_queue() -> None:
+    """Ana's many questions do not keep Luis out either: the newest of them gives way."""
+
+    async def test() -> None:
+        queue, done, go = FairQueue(3), [], asyncio.Event()
+        tasks = [asyncio.create_task(_hold(queue, "primera", done, go))]
+        tasks += [asyncio.create_task(_hold(queue, "ana", done)) for _ in range(3)]
+        await _started(tasks)
+        with pytest.raises(QueueFull):
+            await _hold(queue, "ana", done)
+        tasks.append(asyncio.create_task(_hold(queue, "luis", done)))
+        await _started(tasks)
+        with pytest.raises(QueueFull):
+            await tasks[3]
+        with pytest.raises(QueueFull):
+            await _hold(queue, "luis", done)
+        go.set()
+        await asyncio.gather(*tasks[:3], tasks[4])
+        assert done == ["primera", "ana", "luis", "ana"] and queue.ahead == 0
+
+    _run(test)
+
+
+def test_whoever_gave_way_and_leaves_lets_nobody_in() -> None:
+    async def test() -> None:
+        queue, done, go = FairQueue(2), [], asyncio.Event()
+        tasks = [asyncio.create_task(_hold(queue, "primera", done, go))]
+        tasks += [asyncio.create_task(_hold(queue, "ana", done)) for _ in range(2)]
+        await _started(tasks)
+        tasks.append(asyncio.create_task(_hold(queue, "luis", done)))
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await _started(tasks)
+        assert done == [], "one at a time"
+        go.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert done == ["primera", "ana", "luis"]
+
+    _run(test)
+
+
 @pytest.mark.parametrize("moment", ["waiting", "as the turn comes", "holding"])
 def test_whoever_leaves_gives_up_their_turn_alone(moment: str) -> None:
     async def test() -> None:

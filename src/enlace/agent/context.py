@@ -59,7 +59,7 @@ class Context:
     parts: tuple[Part, ...]
     room: int  # tokens for all the parts
     sources: tuple[Result, ...] = ()
-    memories: int = 0  # how many are in it
+    memories: tuple[int, ...] = ()  # which of those given are in it
 
     @property
     def dropped_turns(self) -> int:
@@ -147,18 +147,20 @@ def _searches(
 
 def _memories(
     count: Count, budget: _Budget, part: Part, base: list[Message], memories: Sequence[str]
-) -> tuple[list[Message], int]:
-    """The system turn with as many memories as fit, and how many."""
+) -> tuple[list[Message], tuple[int, ...]]:
+    """The system turn with the memories that fit, and which these are: one that is too long keeps no other out."""
     limit = min(part.share, budget.free)
     before = sum(map(count, base))
-    for kept in range(len(memories), 0, -1):
-        lines = [MEMORIES, *(f"- {as_data(memory)}" for memory in memories[:kept])]
-        turn = Message("system", "\n".join([*(message.content for message in base), *lines]))
-        if (tokens := count(turn) - before) <= limit:
-            budget.take(part, tokens, kept, len(memories) - kept)
-            return [turn], kept
-    budget.take(part, 0, 0, len(memories))
-    return base, 0
+    lines = [*(message.content for message in base), MEMORIES]
+    turns, tokens, kept = base, 0, []
+    for i, memory in enumerate(memories):
+        longer = [*lines, f"- {as_data(memory)}"]
+        turn = Message("system", "\n".join(longer))
+        if (needed := count(turn) - before) <= limit:
+            turns, tokens, lines = [turn], needed, longer
+            kept.append(i)
+    budget.take(part, tokens, len(kept), len(memories) - len(kept))
+    return turns, tuple(kept)
 
 
 def _history(count: Count, budget: _Budget, part: Part, history: Sequence[Message]) -> Sequence[Message]:

@@ -66,7 +66,7 @@ class Guard:
         if not self._is_ours(host):
             return refusal(403, "Este nombre no es el de este equipo; entra por su dirección IP o por localhost.")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _netloc(origin) != host:
             return refusal(403, "Una página de otro sitio no puede hablar con este equipo.")
         if scope["path"].startswith(("/api/", "/v1/")) and not self._has_token(headers):
             answer = refusal(401, "Hace falta la clave de este equipo (SERVE_TOKEN).", "invalid_api_key")
@@ -91,6 +91,13 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         right = hmac.compare_digest(given.strip().encode(), self._token.encode())
         return right and scheme.casefold() == "bearer"
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def refusal(status: int, message: str, code: str | None = None) -> JSONResponse:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from enlace import EnlaceError
 from enlace.agent.context import Context, Fitted, Search, assemble
 from enlace.agent.memory import Episode, Memory
 from enlace.agent.search import Outcome, Result, Searcher, fit, for_model
@@ -28,7 +29,7 @@ SEARCH_IS_OFF = "La búsqueda está apagada."
 
 @dataclass(frozen=True)
 class Remembered:
-    """Memories that are about the question."""
+    """Memories that are about the question, and that the model reads."""
 
     episodes: tuple[Episode, ...]
 
@@ -95,13 +96,13 @@ class Chat:
             EnlaceError: `text` is empty or does not fit the context; or the model cannot answer.
         """
         recalled = self._recall(text)
-        if recalled:
-            yield Remembered(tuple(recalled))
         searches: list[Search] = []
         pieces: list[str] = []
         try:
             while True:
                 context = self._context(text, recalled, searches)
+                if context.memories and not searches:
+                    yield Remembered(tuple(recalled[i] for i in context.memories))
                 yield Read(context)
                 query = None
                 for event in self._turn(context):
@@ -168,16 +169,24 @@ class Chat:
         yield Finished(finish)
 
     def _usable(self, query: str, text: str) -> str:
-        """`query`, if it is about what the person said; else their question as they asked it."""
-        said = [text, *(turn.content for turn in self.turns if turn.role == "user")]
-        return query if is_about(query, said) else question_query(text)
+        """`query`, if it is about what the person said; else their question as they asked it.
+
+        Only the line that asks counts: what stands around it, such as a letter to be explained, stays at home.
+        """
+        said = [_asking_line(turn.content) for turn in self.turns if turn.role == "user"]
+        asked = _asking_line(text)
+        return query if is_about(query, [asked, *said]) else question_query(asked)
 
     def _search(self, query: str, searches: list[Search]) -> Iterator[Searching | Searched]:
         if self.searcher is None:
             searches.append(Search(call(query), lambda budget, first: Fitted(SEARCH_IS_OFF)))
+            yield Searched(query, Outcome("blocked", detail=SEARCH_IS_OFF))
             return
         yield Searching(query)
-        outcome = self.searcher.search(query)
+        try:
+            outcome = self.searcher.search(query)
+        except EnlaceError as error:  # no words in it, or nowhere to keep the manners: no reason not to answer
+            outcome = Outcome("unreachable", detail=str(error))
         searches.append(Search(call(query), lambda budget, first: self._fitted(outcome, budget, first)))
         yield Searched(query, outcome)
 
@@ -205,6 +214,12 @@ class Chat:
         """Keep what the person told; a question tells nothing about the house, and what the model says is no fact."""
         if self.memory is not None and not text.strip().endswith("?"):
             self.memory.write(Episode(self.clock(), "user", text))
+
+
+def _asking_line(text: str) -> str:
+    """The line of `text` that asks: the last with a question mark at its end, else the first."""
+    lines = text.strip().splitlines() or [""]
+    return next((line for line in reversed(lines) if line.rstrip().endswith("?")), lines[0])
 
 
 @dataclass(frozen=True)

@@ -294,6 +294,7 @@ def _read(record: dict[str, Any], where: str) -> Episode:
     try:
         moment = datetime.fromisoformat(record["time"])
         seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+        _written(seconds)  # a time of the last year there is may be of the next one in another zone
         sound = all(isinstance(value, str) for value in (speaker, text, source))
     except (KeyError, TypeError, ValueError, OverflowError):
         sound = False

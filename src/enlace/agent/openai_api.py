@@ -34,6 +34,10 @@ class _StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class _PlainText(BaseModel):
+    type: Literal["text"]
+
+
 class ChatRequest(BaseModel):
     """A request for an answer. What is not understood and would change the answer is refused, not ignored."""
 
@@ -52,6 +56,7 @@ class ChatRequest(BaseModel):
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     functions: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: Literal[False] | None = None
+    response_format: _PlainText | None = None
 
     @property
     def system(self) -> str | None:

@@ -7,6 +7,7 @@ page holds its conversation and sends it with each question. An answer that nobo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -14,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import BaseModel, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -28,6 +30,7 @@ from enlace.agent.guard import Guard, refusal
 from enlace.agent.loop import Chat, Event, Finished, Read, Remembered, Said, Searched, Searching
 from enlace.agent.openai_api import ChatRequest, Writer, citations, parse_request
 from enlace.agent.search import Result
+from enlace.agent.speakers import SpeakerFailed
 from enlace.agent.turns import FairQueue, QueueFull
 from enlace.config.schema import ServeConfig
 
@@ -43,6 +46,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _BODY_SECONDS = 20.0  # to send a request in
+_READ_SECONDS = 20.0  # to take a piece of the answer: a phone that fell asleep must not keep the others waiting
 
 T = TypeVar("T")
 
@@ -74,7 +78,7 @@ def make_app(chat: Chat, model: str, serve: ServeConfig, host: str, token: str |
             Route("/v1/chat/completions", house.completions, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, host=host, token=token)],
-        exception_handlers={EnlaceError: _refused, 404: _unknown, 405: _unknown},  # type: ignore[dict-item]
+        exception_handlers={EnlaceError: _refused, 404: _unknown, 405: _unknown, Exception: _broken},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
 
@@ -113,12 +117,9 @@ class _House:
     async def forget(self, request: Request) -> Response:
         """Forget the memories of these ids, or all of them."""
         try:
-            ids = json.loads(await self._body(request))["ids"]
-            valid = ids == "all" or (isinstance(ids, list) and all(type(id) is int for id in ids))
-        except (ValueError, KeyError, TypeError):
-            valid = False
-        if not valid:
-            raise EnlaceError('Se esperaba {"ids": [números]} o {"ids": "all"}.')
+            ids = _ToForget.model_validate_json(await self._body(request)).ids
+        except ValidationError:
+            raise EnlaceError('Se esperaba {"ids": [números]} o {"ids": "all"}.') from None
         memory = self._chat.memory
         if memory is None:
             return JSONResponse({"forgotten": 0})
@@ -227,6 +228,10 @@ class _House:
                 yield _data({"type": "error", "message": str(error)})
 
 
+class _ToForget(BaseModel):
+    ids: Literal["all"] | list[Annotated[int, Field(strict=True, ge=0, lt=2**63)]]
+
+
 class _Refused(EnlaceError):
     """A request that is refused with a status of its own."""
 
@@ -245,13 +250,15 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them."""
-        await _unless_gone(receive, self._send(send))
+        with contextlib.suppress(TimeoutError):
+            await _unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._events):
             async for event in self._events:
-                await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+                async with asyncio.timeout(_READ_SECONDS):
+                    await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -318,8 +325,14 @@ async def _respond(content: bytes, kind: str, _: Request) -> Response:
 async def _refused(_: Request, error: EnlaceError) -> Response:
     if isinstance(error, QueueFull):
         return refusal(503, str(error), "busy")
+    if isinstance(error, SpeakerFailed):
+        return refusal(502, str(error))
     return refusal(error.status if isinstance(error, _Refused) else 400, str(error))
 
 
 async def _unknown(request: Request, error: Any) -> Response:
     return refusal(error.status_code, f"Aquí no hay nada en {request.method} {request.url.path}.")
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    return refusal(500, "Este equipo ha fallado al responder; lo que pasó está donde se arrancó enlace serve.")

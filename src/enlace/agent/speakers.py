@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import httpx
 
@@ -26,6 +26,10 @@ SEARCH_INSTRUCTIONS = (
     "digan. Responde después con lo que dicen, y si no lo dicen, di que no lo has encontrado."
 )
 KEY_VARIABLE = "AGENT_SERVER_KEY"
+
+
+class SpeakerFailed(EnlaceError):
+    """Who should answer cannot; what was asked is not at fault."""
 
 
 class Speaker(Protocol):
@@ -108,7 +112,7 @@ class ServerModel:
         """Piece by piece, as the server sends them.
 
         Raises:
-            EnlaceError: the server cannot be reached, refuses, or sends something else.
+            SpeakerFailed: the server cannot be reached, refuses, sends something else, or stops in the middle.
         """
         url = f"{self._config.base_url.rstrip('/')}/chat/completions"
         body = {
@@ -121,26 +125,32 @@ class ServerModel:
             "seed": sampling.seed,
         }
         finish: Finish = "stop"
+        whole = False
         try:
             with self._client.stream("POST", url, json=body) as response:
                 if response.status_code != httpx.codes.OK:
-                    raise EnlaceError(_refusal(url, self._config.model, response.status_code))
+                    raise SpeakerFailed(_refusal(url, self._config.model, response.status_code))
                 for event in _events(response.iter_lines()):
-                    choice = _choice(event, url)
-                    if piece := (choice.get("delta") or {}).get("content"):
-                        yield str(piece)
-                    if choice.get("finish_reason") == "length":
-                        finish = "length"
+                    if event == "[DONE]":
+                        whole = True
+                        break
+                    piece, reason = _said(event, url)
+                    if piece:
+                        yield piece
+                    if reason:
+                        finish, whole = "length" if reason == "length" else "stop", True
         except httpx.TimeoutException:
-            raise EnlaceError(
+            raise SpeakerFailed(
                 f"{url}: no responde en {self._config.timeout_seconds:g} segundos. Mira si está ocupado, o sube "
                 f"server.timeout_seconds en configs/agent."
             ) from None
-        except httpx.HTTPError as error:
-            raise EnlaceError(
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise SpeakerFailed(
                 f"{url}: no se puede hablar con el servidor ({type(error).__name__}). Arráncalo, o pon answers: own en "
                 f"configs/agent."
             ) from None
+        if not whole:
+            raise SpeakerFailed(f"{url}: la respuesta llegó cortada. Mira el registro del servidor.")
         return finish
 
     def _as_openai(self, messages: Sequence[Message]) -> list[dict[str, str]]:
@@ -158,24 +168,24 @@ class ServerModel:
 
 
 def _events(lines: Iterator[str]) -> Iterator[str]:
-    """The data of server-sent events, up to the last."""
+    """The data of server-sent events."""
     for line in lines:
         name, _, value = line.partition(":")
         if name == "data":
-            if value.strip() == "[DONE]":
-                return
-            yield value
+            yield value.strip()
 
 
-def _choice(event: str, url: str) -> dict[str, Any]:
+def _said(event: str, url: str) -> tuple[str, str | None]:
+    """A piece of the answer, and why it ends where it does."""
     try:
         data = json.loads(event)
         choices = data.get("choices", [])
         if "error" in data or not isinstance(choices, list):
             raise ValueError
-        return dict(choices[0]) if choices else {}  # the last event may be about usage alone
+        choice = choices[0] if choices else {}  # the last event may be about usage alone
+        return str((choice.get("delta") or {}).get("content") or ""), choice.get("finish_reason")
     except (ValueError, TypeError, AttributeError):
-        raise EnlaceError(f"{url}: el servidor ha enviado algo que no es una respuesta. Mira su registro.") from None
+        raise SpeakerFailed(f"{url}: el servidor ha enviado algo que no es una respuesta. Mira su registro.") from None
 
 
 def _refusal(url: str, model: str, status: int) -> str:

@@ -33,7 +33,7 @@ class FairQueue:
         """Wait for a turn, and hold it. Whoever stops waiting loses their place and nobody else's.
 
         Raises:
-            QueueFull: as many wait as may.
+            QueueFull: as many wait as may, and none of them has more than their part.
         """
         if self._busy:
             await self._wait(client)
@@ -45,7 +45,7 @@ class FairQueue:
 
     async def _wait(self, client: str) -> None:
         if self.ahead > self._limit:
-            raise QueueFull("Hay demasiadas preguntas esperando. Prueba dentro de un rato.")
+            self._make_room(client)
         place = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(client, deque()).append(place)
         try:
@@ -53,9 +53,19 @@ class FairQueue:
         except asyncio.CancelledError:
             if place.cancelled():
                 self._leave(client, place)
-            else:
+            elif place.exception() is None:
                 self._next()  # the turn came at the moment of leaving
             raise
+
+    def _make_room(self, client: str) -> None:
+        """Whoever has most waiting gives up their newest, for one who would still have fewer."""
+        full = QueueFull("Hay demasiadas preguntas esperando. Prueba dentro de un rato.")
+        most = max(self._waiting.values(), key=len, default=deque())
+        if len(most) <= len(self._waiting.get(client, ())) + 1:
+            raise full
+        place = most.pop()
+        if not place.done():
+            place.set_exception(full)
 
     def _leave(self, client: str, place: asyncio.Future[None]) -> None:
         places = self._waiting.get(client, deque())

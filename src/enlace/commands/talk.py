@@ -56,7 +56,10 @@ Seed = Annotated[
     int, typer.Option(min=0, max=2**63 - 1, metavar="ENTERO", help="La misma semilla da la misma respuesta.")
 ]
 SearchTheWeb = Annotated[
-    bool, typer.Option("--buscar/--sin-buscar", help="Si el modelo puede buscar en internet [por defecto: sí].")
+    bool,
+    typer.Option(
+        "--buscar/--sin-buscar", help="Si el modelo puede buscar en internet [por defecto: sí, salvo en ask]."
+    ),
 ]
 Remember = Annotated[
     bool, typer.Option("--recordar/--sin-recordar", help="Si recuerda lo que le cuentas [por defecto: sí en el chat].")
@@ -83,6 +86,12 @@ def chat(
     sampling = _sampling(max_new_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
     conversation = _chat(model, sampling, search, remember)
     console.say(_HELP)
+    if conversation.searcher:
+        console.say("Si hace falta busca en internet, y verás qué; --sin-buscar lo impide.")
+    if conversation.memory:
+        console.say(
+            "Recuerda en este equipo lo que le cuentas; --sin-recordar lo impide, enlace memory olvidar lo borra."
+        )
     while (line := _read_line().strip()) != "/salir":
         try:
             if line.startswith("/"):
@@ -107,11 +116,11 @@ def ask(
     min_p: MinP = None,
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
-    search: SearchTheWeb = True,
+    search: SearchTheWeb = False,
     remember: Remember = False,
     show_context: ShowContext = False,
 ) -> None:
-    """Hace una pregunta y escribe la respuesta, para guiones."""
+    """Hace una pregunta y escribe la respuesta, para guiones. Nada sale de este equipo sin --buscar."""
     try:
         text = sys.stdin.buffer.read().decode() if question == "-" else question
         text.encode()  # bytes of an argument that are not UTF-8 come as lone surrogates

@@ -130,12 +130,13 @@ async function ask(question) {
   addTurn("user", question);
   const { turn, words } = addTurn("assistant", "");
   asking = new AbortController();
+  const conversation = messages; // another one may have begun when the answer ends
   let answer = "", sources = [], memories = [], dropped = 0, failed = "";
   busy(true);
   say("Pensando…");
   $("spoken").textContent = "";
   try {
-    const asked = [...messages, { role: "user", content: question }];
+    const asked = [...conversation, { role: "user", content: question }];
     const response = await send("POST", "/api/chat", { messages: asked }, asking.signal);
     if (!response.ok) {
       failed = await reason(response);
@@ -166,11 +167,12 @@ async function ask(question) {
   if (dropped) addNote(turn, `No caben los ${dropped} mensajes más viejos; ya no los veo.`);
   if (sources.length) showSources(turn, sources);
   if (memories.length) showMemories(turn, memories);
+  asking = null;
+  busy(false);
+  if (conversation !== messages) return;
   if (answer.trim()) messages.push({ role: "user", content: question }, { role: "assistant", content: answer.trim() });
   say("");
   $("spoken").textContent = failed || answer.trim(); // whole, once: pieces would be read out as they fall
-  asking = null;
-  busy(false);
   toTheEnd();
 }
 
@@ -213,7 +215,9 @@ $("forget").addEventListener("click", () => {
   $("confirm").showModal();
 });
 $("confirm").addEventListener("close", async () => {
-  if ($("confirm").returnValue === "yes" && (await forget("all"))) {
+  if ($("confirm").returnValue !== "yes") return;
+  asking?.abort(); // what is being told would be remembered once it is answered
+  if (await forget("all")) {
     restart();
     say("He olvidado todo lo que recordaba.");
   }

@@ -29,7 +29,7 @@ def prepare(query: str) -> str:
     words = [word.lstrip(_LEADING) for word in _BANG.sub(" ", clean(query)).split()]
     words = [word for word in words if word]
     if not any(c.isalnum() for word in words for c in word):
-        raise EnlaceError('No hay nada que buscar. Escribe palabras: enlace search "receta de gazpacho"')
+        raise EnlaceError("No hay nada que buscar. Escribe palabras, como: receta de gazpacho")
     text = " ".join(words)
     if len(text) > MAX_CHARS:
         text = text[: MAX_CHARS + 1].rpartition(" ")[0] or text[:MAX_CHARS]

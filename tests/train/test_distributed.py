@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig
 
 from enlace import EnlaceError
 from enlace.data.loader import Batch
@@ -135,6 +137,22 @@ def test_asked_to_stop_all_ranks_save_the_same_step(small_shards: Shards, tmp_pa
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "Guardo y salgo" in output
     assert _state(run)["loader"]["next_step"] == len(_records(run))
+
+
+def test_a_long_step_has_time_to_end_and_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun kills after 30 s what was asked to stop; a step on a small card can take longer."""
+    patience: list[int | None] = []
+
+    def launch(config: LaunchConfig, program: str) -> Callable[..., None]:
+        patience.append(config.shutdown_timeout)
+        return lambda *words: None
+
+    monkeypatch.setattr("enlace.train.launch.elastic_launch", launch)
+    monkeypatch.setenv("GPUS", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as end, launched("never.run", "cpu"):
+        pass
+    assert end.value.code == 0 and patience[0] is not None and patience[0] >= 600
 
 
 def test_each_rank_takes_its_part_of_the_rows() -> None:

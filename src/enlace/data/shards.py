@@ -143,8 +143,10 @@ def let_go(arrays: Iterable[npt.NDArray[Any]]) -> None:
     Else they count as memory of the process, which in the end holds every shard (karpathy/nanoGPT#287).
     """
     if hasattr(mmap, "MADV_DONTNEED"):
-        for file in [array.base for array in arrays if isinstance(array.base, mmap.mmap)]:
-            file.madvise(mmap.MADV_DONTNEED)
+        for array in arrays:
+            file: object = array.base
+            if isinstance(file, mmap.mmap):
+                file.madvise(mmap.MADV_DONTNEED)
 
 
 def beside(base: Path, suffix: str) -> Path:

@@ -11,8 +11,10 @@ READY := $(VENV)/.instalado
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 HW ?=
-GPUS ?= 1
+# Exported when it is given only: an empty or default one would hide that of .env.
+ifdef GPUS
 export GPUS
+endif
 P ?=
 SET ?=
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from enlace.data.documents import Document, write_documents
 from enlace.data.shards import Shards, open_shards
 
 ROOT = Path(__file__).parents[1]
+os.environ.pop("GPUS", None)  # make exports it; a test that trains in several processes says so itself
 NO_RULES = CleanConfig(
     boilerplate=False,
     spanish=None,

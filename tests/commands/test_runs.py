@@ -83,6 +83,34 @@ def test_cleans_what_is_done_and_what_is_named_only(
     assert "make train" in capsys.readouterr().out
 
 
+def test_what_is_damaged_or_foreign_is_no_traceback(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, note in {"cut": '{"family', "older": '{"steps": 10}', "list": "[]"}.items():
+        (runs / name).mkdir()
+        (runs / name / "run.json").write_text(note)
+    (runs / "lost" / "step-00000010").mkdir(parents=True)
+    (runs / "photos" / "step-by-step").mkdir(parents=True)
+    (runs / "aaaa" / "step-by-step").mkdir()
+    (runs / "aaaa" / "step-00000006.bak").mkdir()
+    (runs / "gone.tmp").mkdir()
+    (runs / "gone.tmp" / "run.json").write_text((runs / "bbbb" / "run.json").read_text())
+    enlace(monkeypatch, "runs")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "aaaa cortada paso 6 de 12" in said and "lost cortada paso 10 de ?" in said
+    assert said.count("no se entiende") == 4 and "enlace runs clean older" in said
+    assert "photos" not in said and "gone" not in said
+    enlace(monkeypatch, "runs", "clean", "lost", "older")
+    enlace(monkeypatch, "watch", "list")
+    assert not (runs / "lost").exists() and (runs / "photos").exists()
+
+
+def test_a_kill_while_cleaning_is_mended_the_next_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (runs / "bbbb.tmp" / "step-00000004").mkdir(parents=True)  # what a kill left of one of the same name
+    enlace(monkeypatch, "runs", "clean", "bbbb")
+    assert [path.name for path in runs.iterdir()] == ["aaaa"]
+
+
 def test_watch_draws_the_curves(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,17 +8,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from enlace import EnlaceError
 from enlace.data.loader import Batch
 from enlace.data.shards import Shards
 from enlace.train import checkpoint
-from enlace.train.distributed import World, check_world
+from enlace.train.distributed import World, check_world, on_first
 from enlace.train.launch import launched
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +139,40 @@ def test_asked_to_stop_all_ranks_save_the_same_step(small_shards: Shards, tmp_pa
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "Guardo y salgo" in output
     assert _state(run)["loader"]["next_step"] == len(_records(run))
+
+
+def test_a_long_step_has_time_to_end_and_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun kills after 30 s what was asked to stop; a step on a small card can take longer."""
+    patience: list[int | None] = []
+
+    def launch(config: LaunchConfig, program: str) -> Callable[..., None]:
+        patience.append(config.shutdown_timeout)
+        return lambda *words: None
+
+    monkeypatch.setattr("enlace.train.launch.elastic_launch", launch)
+    monkeypatch.setenv("GPUS", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as end, launched("never.run", "cpu"):
+        pass
+    assert end.value.code == 0 and patience[0] is not None and patience[0] >= 600
+
+
+def test_a_state_in_parts_is_put_together_on_the_first_rank_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All of model and optimizer on every card would not fit where FSDP is needed."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        part = distribute_tensor(torch.arange(4.0), init_device_mesh("cpu", (1,)), [Shard(0)])
+        state = {"state": {0: {"step": torch.tensor(3.0), "moment": part}}, "param_groups": [{"lr": 0.1}]}
+        whole_state = on_first(state)
+        assert whole_state["state"][0]["moment"].tolist() == [0, 1, 2, 3]
+        assert type(whole_state["state"][0]["moment"]) is torch.Tensor
+        assert whole_state["state"][0]["step"] == 3 and whole_state["param_groups"] == [{"lr": 0.1}]
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+        assert on_first(state)["state"][0]["moment"].numel() == 0
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_each_rank_takes_its_part_of_the_rows() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,48 @@ def test_the_loader_refuses_a_state_of_another_decay(house: House, train_config:
     other, _ = house.open(train_config.model_copy(update={"decay_steps": 6}))
     with pytest.raises(Exception, match="otros datos u otra mezcla"):
         other.loader.load_state_dict(state)
+
+
+def test_a_relative_whose_note_is_damaged_is_passed_over(house: House, train_config: TrainConfig) -> None:
+    first = house.train(train_config)
+    for name, note in (("cut", b"{"), ("older", b'{"steps": 24}')):
+        shutil.copytree(first.run, house.runs / name)
+        (house.runs / name / "run.json").write_bytes(note)
+    longer, joined = house.open(train_config.model_copy(update={"steps": 30}))
+    assert joined == (first.run, longer.step)
+
+
+def test_a_checkpoint_that_goes_while_it_is_taken_is_passed_over(
+    house: House, train_config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs of a family at once: the relative lets go of its older checkpoints while this one looks at them."""
+    first = house.train(train_config)
+    shared = [step for step in checkpoint.steps_of(first.run) if step <= stable_end(train_config)]
+    real = os.link
+
+    def gone(source: Path, target: Path) -> None:
+        if checkpoint.step_of(source.parent) == shared[0]:
+            shutil.rmtree(source.parent, ignore_errors=True)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", gone)
+    longer, joined = house.open(train_config.model_copy(update={"steps": 30}))
+    assert joined == (first.run, shared[1]) and longer.step == shared[1]
+    assert [record["step"] for record in longer.log.records()] == list(range(shared[1]))
+    assert not list(longer.run.glob("*.tmp"))
+
+
+def test_where_the_disk_knows_no_links_the_checkpoint_is_copied(
+    house: House, train_config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = house.train(train_config)
+
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    longer, joined = house.open(train_config.model_copy(update={"steps": 30}))
+    assert joined is not None and checkpoint.damage(checkpoint.folder_of(longer.run, joined[1])) is None
+    for file in checkpoint.folder_of(longer.run, joined[1]).iterdir():
+        file.write_bytes(b"")
+    assert checkpoint.damage(checkpoint.folder_of(first.run, joined[1])) is None, "a copy: no damage is shared"

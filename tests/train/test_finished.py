@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from enlace.durable import locked
 from enlace.train import checkpoint
 from enlace.train.checkpoint import Retention
-from enlace.train.finished import forget_others, mark_exported
+from enlace.train.finished import LOCK, forget_others, mark_exported
 
 KEEP = Retention(2, None, 0)
 
@@ -41,6 +42,15 @@ def test_only_what_was_exported_and_is_not_this_run_is_forgotten(tmp_path: Path)
     assert sorted(tmp_path.iterdir()) == [cut, mine] and not old.exists()
     assert (_newest(cut), _newest(mine)) == (10, 10)
     forget_others(tmp_path / "none yet", mine)
+
+
+def test_a_run_that_is_being_trained_again_is_not_forgotten(tmp_path: Path) -> None:
+    again = _run(tmp_path / "again", exported=True)
+    with locked(again / LOCK, "en marcha"):
+        forget_others(tmp_path, tmp_path / "mine")
+    assert _newest(again) == 10
+    forget_others(tmp_path, tmp_path / "mine")
+    assert not again.exists()
 
 
 def test_a_kill_while_forgetting_leaves_no_damaged_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

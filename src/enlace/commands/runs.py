@@ -30,10 +30,13 @@ def list_all() -> None:
     for run in runs:
         state = "en marcha" if run.running else "terminada" if run.exported else "cortada"
         last = f"{datetime.fromtimestamp(run.touched):%Y-%m-%d %H:%M}"
-        console.say(
-            f"{run.folder.name}  {state:<9}  paso {run.saved} de {run.steps}  {last}  {run.bytes / 2**30:.2f} GiB"
-        )
-        if not run.running and not run.exported:
+        console.say(f"{run.folder.name}  {state:<9}  {_how_far(run)}  {last}  {run.bytes / 2**30:.2f} GiB")
+        if run.steps is None and not run.running:
+            console.say(
+                f"    Su run.json falta o no se entiende: no se sabe seguir. Bórrala con: "
+                f"enlace runs clean {run.folder.name}"
+            )
+        elif not run.running and not run.exported:
             different = run.differences(now)
             how = f"pon en params.yaml {'; '.join(different)} y repite" if different else "repite"
             console.say(f"    Para seguir, {how}: make train")
@@ -57,7 +60,7 @@ def clean(
     runs = [find(runs_dir(), name) for name in names or []] or [r for r in list_runs(runs_dir()) if r.exported]
     for run in runs:
         remove(run)
-        console.say(f"Borrada {run.folder.name} (paso {run.saved} de {run.steps}, {run.bytes / 2**30:.2f} GiB).")
+        console.say(f"Borrada {run.folder.name} ({_how_far(run)}, {run.bytes / 2**30:.2f} GiB).")
     if not runs:
         console.say("No hay ninguna terminada que borrar.")
 
@@ -104,3 +107,7 @@ def _screen(run: Run, width: int, height: int) -> str:
     left = f"quedan {console.duration(status.seconds_left)}" if run.running and status.seconds_left is not None else ""
     lines = [f"{head}paso {status.step} de {status.steps}  {left}", figures(status)]
     return "\n".join([*lines, curves(run.log.records(), width, max(8, height - len(lines)))])
+
+
+def _how_far(run: Run) -> str:
+    return f"paso {run.saved} de {'?' if run.steps is None else run.steps}"

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from enlace import EnlaceError
 from enlace.config.schema import Mixture, PhaseMixture, TrainConfig
-from enlace.data.shards import Shards, Stream
+from enlace.data.shards import Shards, Stream, let_go
 
 Phase = Literal["stable", "decay"]
 Row = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
@@ -59,6 +59,10 @@ class Rows(Protocol):
         """Ids [T + 1] and whether each may be a target [T + 1]; `shift` differs from epoch to epoch."""
         ...
 
+    def let_go(self) -> None:
+        """Keep nothing in memory of the rows that were read."""
+        ...
+
 
 class TokenWindows:
     """Consecutive windows over a stream of tokens: neighbours share one token, so that each is a target once.
@@ -91,6 +95,10 @@ class TokenWindows:
         start = index * self.seq_len + shift % self.seq_len
         ids = self._slice(start, start + self.seq_len + 1)
         return ids, np.ones(len(ids), dtype=np.bool_)
+
+    def let_go(self) -> None:
+        """See `shards.let_go`."""
+        let_go(self.arrays)
 
     def _slice(self, start: int, end: int) -> npt.NDArray[np.int64]:
         pieces: list[npt.NDArray[np.int64]] = []
@@ -139,6 +147,10 @@ class ChatRows:
             mask[at : at + end - start] = self.stream.masks[shard][start:end]
             at += end - start
         return ids, mask
+
+    def let_go(self) -> None:
+        """See `shards.let_go`."""
+        let_go((*self.stream.tokens, *(self.stream.masks or ())))
 
     def _conversations(self) -> Iterator[list[Piece]]:
         """What is read of each conversation."""
@@ -258,6 +270,7 @@ class Loader:
                 row_ids, row_mask = self._row(name, number)
                 ids.append(row_ids)
                 masks.append(row_mask)
+            self.sources[name].let_go()
         tokens, mask = torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(masks))
         return Batch(tokens[:, :-1], tokens[:, 1:], mask[:, 1:])
 

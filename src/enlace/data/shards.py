@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +135,18 @@ class Shards:
             if (stream.split, stream.name) == (split, name):
                 return stream
         raise EnlaceError(f"{self.folder}: no hay «{name}» en {split}; hay: {', '.join(self.names(split))}")
+
+
+def let_go(arrays: Iterable[npt.NDArray[Any]]) -> None:
+    """Take the pages that were read of mapped files out of the process; they stay in the system's cache.
+
+    Else they count as memory of the process, which in the end holds every shard (karpathy/nanoGPT#287).
+    """
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for array in arrays:
+            file: object = array.base
+            if isinstance(file, mmap.mmap):
+                file.madvise(mmap.MADV_DONTNEED)
 
 
 def beside(base: Path, suffix: str) -> Path:

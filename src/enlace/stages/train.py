@@ -18,7 +18,7 @@ from enlace.export.weights import save_weights
 from enlace.train.backends import memory_errors, prepare, this_machine
 from enlace.train.distributed import World, check_world
 from enlace.train.family import about, family, fingerprint, join_family
-from enlace.train.finished import forget_others, mark_exported
+from enlace.train.finished import LOCK, forget_others, mark_exported
 from enlace.train.launch import launched
 from enlace.train.log import records_csv
 from enlace.train.progress import Meter, bytes_per_token, fit_with_progress
@@ -58,15 +58,15 @@ def _train(world: World) -> None:
         if world.first:
             errors.print(text, markup=False, style="yellow")
 
-    with locked(run / ".lock", f"Otro proceso ya está entrenando {run}") if world.first else nullcontext():
-        if world.first:
-            if joined := join_family(runs_dir(), run, family(*what), config.train, told):
-                say(f"Aprovecho {joined[0]} hasta el paso {joined[1]}: hasta ahí es la misma ejecución.")
-            forget_others(runs_dir(), run)
+    with locked(run / LOCK, f"Otro proceso ya está entrenando {run}") if world.first else nullcontext():
+        if world.first and (joined := join_family(runs_dir(), run, family(*what), config.train, told)):
+            say(f"Aprovecho {joined[0]} hasta el paso {joined[1]}: hasta ahí es la misma ejecución.")
         world.wait()
         trainer = make_trainer(*what, runtime, micro, run, world)
         if trainer.resume(warn):
             tell(f"Continúo en el paso {trainer.step} de {trainer.train.steps} ({run}).")
+        if world.first:  # only now: had this run failed to begin, the one before would be needed yet
+            forget_others(runs_dir(), run)
         million = config.model.n_parameters(shards.manifest.vocab_size) / 1e6
         cards = f"{world.size} × " if world.size > 1 else ""
         tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")

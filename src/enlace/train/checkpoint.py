@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ import torch
 from enlace import EnlaceError
 from enlace.durable import fsync_dir, reason, write_atomic
 
+FILES = ("state.pt", "manifest.json")
 _CHUNK = 1 << 20
+_FOLDER = re.compile(r"step-\d{8,}")
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,9 @@ def _why(error: Exception) -> str:
 
 def _folders(run: Path) -> list[Path]:
     """Finished checkpoint folders, newest first."""
-    return sorted((p for p in run.glob("step-*") if p.is_dir() and p.suffix != ".tmp"), reverse=True)
+    return sorted(
+        (p for p in run.glob("step-*") if _FOLDER.fullmatch(p.name) and p.is_dir()), key=step_of, reverse=True
+    )
 
 
 def _digest(path: Path) -> tuple[str, int]:

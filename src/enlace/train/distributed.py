@@ -105,6 +105,19 @@ def whole(value: Any) -> Any:
     return [whole(item) for item in value] if isinstance(value, list) else value
 
 
+def on_first(value: Any) -> Any:
+    """As `whole`, in the main memory of the first rank; the others get empty tensors.
+
+    One tensor at a time: a card that has room for a part of model and optimizer has none for all of them.
+    """
+    if isinstance(value, DTensor):
+        full = value.full_tensor()
+        return full.cpu() if dist.get_rank() == 0 else torch.empty(0)
+    if isinstance(value, dict):
+        return {key: on_first(item) for key, item in value.items()}
+    return [on_first(item) for item in value] if isinstance(value, list) else value
+
+
 def like(value: Tensor, parameter: Tensor) -> Tensor:
     """`value` shared among ranks as `parameter` is, when it is of its shape."""
     if isinstance(parameter, DTensor) and value.shape == parameter.shape:

@@ -9,13 +9,13 @@ family. To extend a run, raise `train.steps`; to branch, change `train.decay_ste
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 import enlace
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
@@ -43,6 +43,31 @@ KEEPING = {"checkpoint_every", "keep_checkpoints", "keep_every"}
 # Values that only the decay phase knows.
 DECAY = {"steps", "decay_steps", "min_lr_ratio"}
 NOTE = "run.json"
+
+
+class Note(BaseModel):
+    """What a run is, as its folder says it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    family: str
+    stable_end: int
+    steps: int
+    about: dict[str, Any]  # the configuration, by dotted key
+
+
+def read_note(run: Path) -> Note | None:
+    """The note of the folder `run`; None where there is none that can be understood."""
+    try:
+        return Note.model_validate_json((run / NOTE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """The folders of runs in `runs`, but for those on their way out; nothing else that lies there."""
+    folders = (path for path in runs.glob("*") if path.suffix != ".tmp")
+    return sorted(path for path in folders if (path / NOTE).exists() or checkpoint.steps_of(path))
 
 
 def fingerprint(model: ModelConfig, train: TrainConfig, mixture: PhaseMixture, shards: Shards) -> str:
@@ -87,41 +112,58 @@ def join_family(
     Args:
         name: of its family.
         about: plain values by key: the configuration, for a person who wonders what a folder holds.
+
+    Raises:
+        EnlaceError: it could not be written (disk full…); nothing was taken.
     """
-    note = {"family": name, "stable_end": stable_end(train), "steps": train.steps, "about": about}
-    write_atomic(run / NOTE, json.dumps(note, ensure_ascii=False, indent=2).encode())
+    note = Note(family=name, stable_end=stable_end(train), steps=train.steps, about=dict(about))
+    write_atomic(run / NOTE, note.model_dump_json(indent=2).encode())
     if checkpoint.steps_of(run):
         return None
     for step, relative in sorted(_shared(runs, run, note), reverse=True):
         folder = checkpoint.folder_of(relative, step)
         if checkpoint.damage(folder) is None:
             write_atomic(run / "log.jsonl", RunLog(relative / "log.jsonl").before(step))
-            _link(folder, checkpoint.folder_of(run, step))
-            return relative, step
+            if _link(folder, checkpoint.folder_of(run, step)):
+                return relative, step
     return None
 
 
-def _shared(runs: Path, run: Path, note: Mapping[str, object]) -> list[tuple[int, Path]]:
+def _shared(runs: Path, run: Path, note: Note) -> list[tuple[int, Path]]:
     """Checkpoints (step, run) of relatives that lie in the stable phase of both."""
     found: list[tuple[int, Path]] = []
-    for path in runs.glob(f"*/{NOTE}"):
-        theirs = json.loads(path.read_bytes())
-        if path.parent != run and theirs["family"] == note["family"]:
-            last = min(int(theirs["stable_end"]), int(str(note["stable_end"])))
-            found += [(step, path.parent) for step in checkpoint.steps_of(path.parent) if step <= last]
+    for relative in run_folders(runs):
+        theirs = read_note(relative)
+        if relative != run and theirs and theirs.family == note.family:
+            last = min(theirs.stable_end, note.stable_end)
+            found += [(step, relative) for step in checkpoint.steps_of(relative) if step <= last]
     return found
 
 
-def _link(folder: Path, copy: Path) -> None:
-    """A second checkpoint of the same bytes, whole or not at all; they take no room where the disk knows links."""
+def _link(folder: Path, copy: Path) -> bool:
+    """A second checkpoint of the same bytes, whole or not at all; they take no room where the disk knows links.
+
+    False where `folder` has gone meanwhile: the relative may be in training and let go of its older ones.
+    """
     temporary = copy.with_name(f"{copy.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    for file in folder.iterdir():
+    for name in checkpoint.FILES:
         try:
-            os.link(file, temporary / file.name)
+            os.link(folder / name, temporary / name)
+        except FileNotFoundError:
+            shutil.rmtree(temporary)
+            return False
         except OSError:
-            shutil.copyfile(file, temporary / file.name)
+            _copy(folder / name, temporary / name)
     fsync_dir(temporary)
     temporary.rename(copy)
     fsync_dir(copy.parent)
+    return True
+
+
+def _copy(file: Path, copy: Path) -> None:
+    with file.open("rb") as source, copy.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+        target.flush()
+        os.fsync(target.fileno())

@@ -12,11 +12,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from enlace.durable import fsync_dir, write_atomic
+from enlace.durable import fsync_dir, is_locked, write_atomic
 from enlace.train import checkpoint
 from enlace.train.checkpoint import Retention
 
 _MARK = "exportado"
+LOCK = ".lock"
 
 
 def mark_exported(run: Path, keep: Retention) -> None:
@@ -31,15 +32,26 @@ def is_exported(run: Path) -> bool:
 
 
 def forget_others(runs: Path, run: Path) -> None:
-    """Remove the exported runs in the folder `runs` other than `run`.
-
-    Each at once, so that a kill leaves nothing that looks like a damaged run; what it does leave goes the next time.
-    """
+    """Remove the exported runs in the folder `runs` other than `run`, but for those that are being trained again."""
     for trash in runs.glob("*.tmp"):
         shutil.rmtree(trash, ignore_errors=True)
     for other in [mark.parent for mark in runs.glob(f"*/{_MARK}")]:
-        if other != run:
-            trash = other.with_name(f"{other.name}.tmp")
-            other.rename(trash)
-            fsync_dir(runs)
-            shutil.rmtree(trash)
+        if other != run and not is_being_trained(other):
+            remove(other)
+
+
+def is_being_trained(run: Path) -> bool:
+    """Whether a process is training `run` at this moment."""
+    return is_locked(run / LOCK)
+
+
+def remove(run: Path) -> None:
+    """Delete the folder `run` at once: a kill leaves nothing that looks like a damaged run, and `forget_others` ends
+    what it leaves.
+    """
+    trash = run.with_name(f"{run.name}.tmp")
+    if trash.exists():
+        shutil.rmtree(trash)
+    run.rename(trash)
+    fsync_dir(run.parent)
+    shutil.rmtree(trash)

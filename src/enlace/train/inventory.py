@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from enlace import EnlaceError
-from enlace.durable import is_locked
-from enlace.train import checkpoint
-from enlace.train.family import NOTE
-from enlace.train.finished import is_exported
+from enlace.train import checkpoint, finished
+from enlace.train.family import read_note, run_folders
 from enlace.train.log import RunLog
 from enlace.train.progress import Status, read_status
 
@@ -22,7 +18,7 @@ class Run:
     """A run on disk."""
 
     folder: Path
-    steps: int  # that it will have
+    steps: int | None  # that it will have; None where its folder does not say it any more
     saved: int  # step of its newest checkpoint; 0 when there is none
     running: bool
     exported: bool
@@ -44,7 +40,7 @@ class Run:
 
 def list_runs(runs: Path) -> list[Run]:
     """The runs in the folder `runs`, the one that was last at work first."""
-    return sorted((_read(note.parent) for note in runs.glob(f"*/{NOTE}")), key=lambda run: -run.touched)
+    return sorted((_read(folder) for folder in run_folders(runs)), key=lambda run: -run.touched)
 
 
 def find(runs: Path, name: str) -> Run:
@@ -67,24 +63,29 @@ def remove(run: Run) -> None:
     Raises:
         EnlaceError: it is being trained.
     """
-    if is_locked(run.folder / ".lock"):
+    if finished.is_being_trained(run.folder):
         raise EnlaceError(f"{run.folder} se está entrenando; párala antes (Ctrl-C, o kill).")
-    trash = run.folder.with_name(f"{run.folder.name}.tmp")  # at once: a kill leaves nothing like a damaged run
-    run.folder.rename(trash)
-    shutil.rmtree(trash)
+    finished.remove(run.folder)
 
 
 def _read(folder: Path) -> Run:
-    note = json.loads((folder / NOTE).read_bytes())
+    note = read_note(folder)
     log = folder / "log.jsonl"
     return Run(
         folder=folder,
-        steps=note["steps"],
+        steps=note.steps if note else None,
         saved=max(checkpoint.steps_of(folder), default=0),
-        running=is_locked(folder / ".lock"),
-        exported=is_exported(folder),
-        about=note["about"],
+        running=finished.is_being_trained(folder),
+        exported=finished.is_exported(folder),
+        about=note.about if note else {},
         status=read_status(folder),
         touched=(log if log.exists() else folder).stat().st_mtime,
-        bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        bytes=sum(map(_size, folder.rglob("*"))),
     )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0  # a run in training lets go of its older checkpoints while we look

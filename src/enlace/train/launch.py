@@ -22,6 +22,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from enlace import EnlaceError
 from enlace.train.distributed import World
 
+# Seconds that the processes have, once asked to stop, to end their step and save; torchrun's own 30 would kill them in
+# the middle of a long step.
+PATIENCE = 900
+
 
 @contextmanager
 def launched(module: str, device: str) -> Iterator[World]:
@@ -67,6 +71,7 @@ def _run(module: str, count: int) -> None:
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
+        shutdown_timeout=PATIENCE,
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *sys.argv[1:])

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from enlace import EnlaceError
@@ -23,7 +24,7 @@ from enlace.model.transformer import Transformer
 from enlace.train import checkpoint
 from enlace.train.backends import Runtime
 from enlace.train.checkpoint import Retention
-from enlace.train.distributed import World, gradients_of, like, spread, whole
+from enlace.train.distributed import World, gradients_of, like, on_first, spread, whole
 from enlace.train.generators import generator_states, restore_generators
 from enlace.train.log import Record, RunLog
 from enlace.train.loss import LossSums, loss_sums, loss_sums_in_chunks
@@ -197,7 +198,8 @@ class Trainer:
 
     def resume(self, warn: Callable[[str], None]) -> bool:
         """Continue from the newest whole checkpoint of the run; False when there is none and the run begins."""
-        state = checkpoint.load_newest(self.run, self.runtime.device, warn)
+        parts = isinstance(self.spread_loss, FSDPModule)  # then no card need have room for the whole state
+        state = checkpoint.load_newest(self.run, torch.device("cpu") if parts else self.runtime.device, warn)
         self.world.wait()  # nobody cuts the log or writes a checkpoint while another rank reads
         if state is None:
             if self.world.first:
@@ -224,10 +226,10 @@ class Trainer:
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the next step: tensors and plain values, whole on every rank."""
+        """Everything that decides the next step: tensors and plain values; with FSDP, on the first rank only."""
         return {
-            "model": whole(dict(self.model.state_dict())),
-            "optimizers": [whole(optimizer.state_dict()) for optimizer in self.optimizers],
+            "model": on_first(dict(self.model.state_dict())),
+            "optimizers": [on_first(optimizer.state_dict()) for optimizer in self.optimizers],
             "scaler": self.scaler.state_dict(),
             "loader": self.loader.state_dict(),
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -241,9 +243,12 @@ class Trainer:
         weights = {name: like(state["model"][name], p) for name, p in self.model.named_parameters()}
         self.model.load_state_dict({**state["model"], **weights})
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-            for p, moments in optimizer.state.items():
-                moments.update({name: like(value, p) for name, value in moments.items()})
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            moments = {
+                i: {name: like(value, parameters[i]) for name, value in of_one.items()}
+                for i, of_one in saved["state"].items()
+            }
+            optimizer.load_state_dict({**saved, "state": moments})
         if state["scaler"]:  # empty where the run was saved in a precision that needs no scaler
             self.scaler.load_state_dict(state["scaler"])
         self.skipped_in_a_row = state["skipped_in_a_row"]

@@ -95,7 +95,7 @@ def test_what_a_page_says_is_neither_markup_nor_an_order_for_the_terminal(enlace
 @pytest.mark.parametrize("query", ["", " ", "!!"])
 def test_an_empty_search_says_how(enlace: Enlace, service: Service, query: str) -> None:
     result = enlace("search", query)
-    assert result.returncode == 1 and "enlace search" in result.stderr and not service.asked
+    assert result.returncode == 1 and "No hay nada que buscar" in result.stderr and not service.asked
 
 
 def test_the_state_moves_by_environment_and_by_dotenv(enlace: Enlace, service: Service, project: Path) -> None:

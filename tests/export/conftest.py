@@ -92,5 +92,7 @@ def documents_of_fixtures() -> list[Document]:
     from enlace.config.schema import FolderSource
     from enlace.data.corpus import documents_of
 
-    source = FolderSource(kind="folder", name="casa", path="textos", text_field="text", license="x", attribution="x")
+    source = FolderSource(
+        kind="folder", name="casa", path="textos", text_field="text", license="x", attribution="x", weight=1.0
+    )
     return list(documents_of(source, ROOT / "tests" / "fixtures"))

@@ -51,6 +51,7 @@ class Work:
                 for future in as_completed(futures):
                     yield future.result()
             except BrokenProcessPool:
+                futures.clear()  # the pool is failing them all, and trips over one that is cancelled at that moment
                 raise WorkersLost(
                     "Un proceso de trabajo murió (¿falta memoria?); repite, quizá con menos data.workers: "
                     "sigue donde estaba"

@@ -21,7 +21,7 @@ from enlace.export.trained import Trained
 from enlace.export.weights import save_weights
 from tests.conftest import ROOT
 
-CONTEXT = 48  # shorter than the documents, which are scored by windows, and than some questions
+CONTEXT = 56  # shorter than the documents, which are scored by windows, and than some questions
 
 
 @pytest.fixture

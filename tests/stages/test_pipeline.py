@@ -127,7 +127,7 @@ def test_repro_runs_everything_once_and_an_experiment_runs_what_it_changes(clone
     subprocess.run("git add dvc.lock reports && git commit -qm run", shell=True, cwd=clone, check=True)
 
     out = _dvc(clone, "exp", "run", "-S", "train.lr=1e-3")
-    assert len(list(clone.glob(".runs/*/step-*"))) == 1, "that of this run: the one before is forgotten"
+    assert len(list(clone.glob(".runs/*/step-*"))) == 2, "those of this run: the one before is forgotten"
     assert "Running stage 'train'" in out and "Running stage 'build-shards'" not in out
     assert _digests(clone, "data/shards") == {k: v for k, v in made.items() if k.startswith("data/shards")}
     diff = json.loads(_dvc(clone, "metrics", "diff", "--json"))

@@ -235,8 +235,12 @@ class Memory:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     """Make the tables where they are missing; refuse what is somebody else's."""
+    # In one look: between two, somebody else may be making the tables.
+    connection.execute("BEGIN")
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     owner, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    if owner != _APPLICATION_ID and connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+    connection.execute("COMMIT")
+    if tables and owner != _APPLICATION_ID:
         raise sqlite3.DatabaseError("not ours")
     if version > _VERSION:
         raise sqlite3.DatabaseError("of a later version")

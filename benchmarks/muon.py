@@ -1,4 +1,4 @@
-"""Muon here (float32, stacked by shape) beside torch's own (bfloat16, one by one): CPU seconds per step.
+"""Muon here (stacked by shape, in the profile's type) beside torch's own (bfloat16, one by one): CPU seconds per step.
 
 python -m benchmarks.muon
 """
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from enlace.config.load import load_config
 from enlace.console import run_main, say
 from enlace.model.transformer import Transformer
+from enlace.train.backends import runtime_of, this_machine
 from enlace.train.optim import Muon
 
 STEPS = 3
@@ -22,14 +23,15 @@ def main() -> None:
     """Time both on the layer matrices of the configured model, in turns."""
     config = load_config()
     torch.set_num_threads(config.hardware.threads or torch.get_num_threads())
+    dtype = runtime_of(config.hardware, this_machine()).dtype
     model = Transformer(config.model, config.data.shards.vocab_size).initialise(torch.Generator().manual_seed(0))
     matrices = [p for name, p in model.layers.named_parameters() if p.ndim == 2]
     for p in matrices:
         p.grad = torch.randn_like(p)
-    ours = _seconds(Muon(matrices, lr=0.02, momentum=0.95, weight_decay=0.1))
+    ours = _seconds(Muon(matrices, lr=0.02, momentum=0.95, weight_decay=0.1, dtype=dtype))
     theirs = _seconds(torch.optim.Muon(matrices, lr=0.02))
     count = sum(p.numel() for p in matrices)
-    say(f"{len(matrices)} matrices, {count:,} parameters: {1000 * ours:.0f} ms of CPU a step here,")
+    say(f"{len(matrices)} matrices, {count:,} parameters: {1000 * ours:.0f} ms of CPU a step here in {dtype},")
     say(f"{1000 * theirs:.0f} ms with torch.optim.Muon: {theirs / ours:.1f} times as long")
 
 

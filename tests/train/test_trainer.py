@@ -157,11 +157,12 @@ def test_every_parameter_is_in_one_group_and_only_layer_matrices_decay(trainer: 
     assert undecayed == {n for n in names.values() if "norm" in n or n.startswith("embed_tokens")}
 
 
-def test_muon_moves_as_torchs_own() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_muon_moves_as_torchs_own(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     ours = [torch.randn(24, 16, requires_grad=True), torch.randn(16, 24, requires_grad=True)]
     theirs = [p.detach().clone().requires_grad_() for p in ours]
-    mine = Muon(ours, lr=0.1, momentum=0.9, weight_decay=0.1)
+    mine = Muon(ours, lr=0.1, momentum=0.9, weight_decay=0.1, dtype=dtype)
     reference = torch.optim.Muon(theirs, lr=0.1, momentum=0.9, weight_decay=0.1)
     for _ in range(4):
         for a, b in zip(ours, theirs, strict=True):

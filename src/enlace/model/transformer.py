@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from enlace.config.schema import ModelConfig
+from enlace.model.attention import attend
 
 INIT_STD = 0.02
 
@@ -82,10 +83,7 @@ class Attention(nn.Module):
         q = q.to(v.dtype)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
-        # Repeated by hand: on Turing, enable_gqa has no memory-efficient kernel and uses the quadratic one in silence.
-        k = k.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
-        v = v.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None and T > 1)
+        y = attend(q, k, v, visible)
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 

@@ -81,7 +81,7 @@ class Trainer:
                 layer.compile(dynamic=False)  # layer by layer: the whole model compiled does not repeat itself
         self.step_loss = StepLoss(self.model, separator if train.document_mask else None, runtime.loss_chunk_tokens)
         self.spread_loss = spread(self.step_loss, self.model.layers, world, runtime.parallel, runtime.device)
-        self.optimizers = build_optimizers(self.model, train)
+        self.optimizers = build_optimizers(self.model, train, runtime.dtype)
         self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == "float16")
         self.skipped_in_a_row = 0
         self.log = RunLog(run / "log.jsonl")

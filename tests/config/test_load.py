@@ -22,8 +22,8 @@ from enlace.config.load import (
     presets,
 )
 from enlace.config.paths import agent_dir, ledger_dir, project_root, runs_dir
-from enlace.config.rules import estimate_memory
-from enlace.config.schema import DistillConfig
+from enlace.config.rules import GIB, estimate_memory, memory_problem, problems
+from enlace.config.schema import Config, DistillConfig
 from tests.conftest import ROOT
 
 Edit = Callable[[str, str, str], None]
@@ -254,7 +254,30 @@ def test_distill_defaults_are_the_published_ones(project: Path) -> None:
 
 def test_more_sequences_at_once_need_more_memory(project: Path) -> None:
     config = load_config(project)
-    assert estimate_memory(config, 1) < estimate_memory(config, 8) < 2**30
+    one, eight = (estimate_memory(config.model, 4096, config.train, config.hardware, rows) for rows in (1, 8))
+    assert one < eight < GIB
+
+
+def test_what_one_card_has_no_room_for_is_shared_by_several(project: Path) -> None:
+    choose_preset(project, "grande-350m")
+    config = load_config(project)
+    vocab_size = config.data.shards.vocab_size
+    half = 0.5 * estimate_memory(config.model, vocab_size, config.train, config.hardware, 1) / GIB
+
+    def with_half(parallel: str) -> Config:
+        update = {"parallel": parallel, "memory_gib": half, "micro_batch_size": 1}
+        return config.model_copy(update={"hardware": config.hardware.model_copy(update=update)})
+
+    def problem(parallel: str, processes: int) -> str:
+        hardware = with_half(parallel).hardware
+        return memory_problem(config.model, vocab_size, config.train, hardware, processes) or ""
+
+    assert "más pequeño" in problem("ddp", 16), "with ddp each card holds all of it"
+    assert "GPUS=" in problem("fsdp", 2)
+    assert not problem("fsdp", 16)
+    assert problem("fsdp", 1), "a card alone holds all of it whatever the engine"
+    assert not list(problems(with_half("fsdp"))), "before the start nobody knows how many cards there will be"
+    assert list(problems(with_half("ddp")))
 
 
 def test_what_is_kept_is_found_through_dvc_root(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,10 +25,11 @@ def check(
 
     config = load_config(changes=values_of(changes or []))
     vocab_size, train = config.data.shards.vocab_size, config.train
+    memory = estimate_memory(config.model, vocab_size, train, config.hardware)
     console.say(
         f"Bien: modelo {config.layers.model} ({config.model.n_parameters(vocab_size) / 1e6:.1f} M de parámetros), "
         f"{train.steps} pasos de {train.batch_tokens} tokens ({train.steps * train.batch_tokens / 1e6:.1f} M), "
-        f"perfil {config.layers.hardware}, unos {estimate_memory(config) / GIB:.1f} GiB."
+        f"perfil {config.layers.hardware}, unos {memory / GIB:.1f} GiB."
     )
 
 

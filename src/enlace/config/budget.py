@@ -113,26 +113,16 @@ def _is_read_enough(plan: Plan) -> bool:
 def _plan(config: Config, model: ModelConfig, vocab_size: int, hours: float, speed: Speed) -> Plan:
     tokens_per_second = speed.flops / flops_per_token(model, vocab_size, SEQ_LEN)
     watts = config.hardware.watts
+    train = config.train.model_copy(update={"seq_len": SEQ_LEN})
     return Plan(
         model=model,
         vocab_size=vocab_size,
         parameters=model.n_parameters(vocab_size),
         tokens=tokens_per_second * hours * 3600,
-        memory_gib=_memory_gib(config, model, vocab_size),
+        memory_gib=estimate_memory(model, vocab_size, train, config.hardware, micro_batch=1) / GIB,
         hours=hours,
         kwh=None if watts is None else watts * hours / 1000,
         speed=speed,
         tokens_per_second=tokens_per_second,
         memory_bound=False,
     )
-
-
-def _memory_gib(config: Config, model: ModelConfig, vocab_size: int) -> float:
-    """GiB that training `model` needs, one sequence of SEQ_LEN at a time."""
-    shards = config.data.shards.model_copy(update={"vocab_size": vocab_size})
-    other = {
-        "model": model,
-        "data": config.data.model_copy(update={"shards": shards}),
-        "train": config.train.model_copy(update={"seq_len": SEQ_LEN}),
-    }
-    return estimate_memory(config.model_copy(update=other), micro_batch=1) / GIB

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from enlace.config.schema import Config, HardwareConfig, TrainConfig
+from enlace.config.schema import Config, HardwareConfig, ModelConfig, TrainConfig
 
 MAX_VOCAB_SIZE = 65_536  # shards are uint16
 SPECIAL_TOKENS, BYTE_ALPHABET = 4, 256
@@ -114,21 +114,35 @@ def _precision(config: Config) -> Iterator[str]:
 
 
 def _memory(config: Config) -> Iterator[str]:
-    need, have = estimate_memory(config), config.hardware.memory_gib * GIB
-    if need > have:
-        fitting = [
-            n
-            for n in _divisors(config.train.batch_tokens // config.train.seq_len)
-            if estimate_memory(config, n) <= have
-        ]
-        way_out = (
-            f"con micro_batch_size={max(fitting)} cabe" if fitting else "usa un modelo más pequeño o seq_len más corto"
-        )
-        yield (
-            f"{config.layers.path('hardware')}: con micro_batch_size={config.hardware.micro_batch_size} el modelo "
-            f"{config.layers.model} pide unos {need / GIB:.1f} GiB y memory_gib={config.hardware.memory_gib:g}; "
-            f"{way_out}."
-        )
+    model, train, hardware = config.model, config.train, config.hardware
+    # Before the start nobody knows among how many cards fsdp will share the model: at most one for each sequence.
+    processes = train.batch_tokens // train.seq_len if hardware.parallel == "fsdp" else 1
+    if problem := memory_problem(model, config.data.shards.vocab_size, train, hardware, processes):
+        yield f"{config.layers.path('hardware')}: {problem}"
+
+
+def memory_problem(
+    model: ModelConfig, vocab_size: int, train: TrainConfig, hardware: HardwareConfig, processes: int
+) -> str | None:
+    """What to change where training, shared by `processes`, needs more memory than the profile has; None: it fits."""
+
+    def need(micro_batch: int | None = None) -> float:
+        return estimate_memory(model, vocab_size, train, hardware, micro_batch, processes) / GIB
+
+    if need() <= hardware.memory_gib:
+        return None
+    rows = max(1, train.batch_tokens // train.seq_len // processes)
+    fitting = [n for n in _divisors(rows) if need(n) <= hardware.memory_gib]
+    if fitting:
+        way_out = f"con micro_batch_size={max(fitting)} cabe"
+    elif hardware.parallel == "fsdp" and processes > 1:
+        way_out = "reparte entre más tarjetas (GPUS=…), o usa un modelo más pequeño o seq_len más corto"
+    else:
+        way_out = "usa un modelo más pequeño o seq_len más corto"
+    return (
+        f"con micro_batch_size={hardware.micro_batch_size} el modelo pide unos {need():.1f} GiB y "
+        f"memory_gib={hardware.memory_gib:g}; {way_out}."
+    )
 
 
 def micro_batch_size(hardware: HardwareConfig, train: TrainConfig, processes: int = 1) -> int:
@@ -136,22 +150,34 @@ def micro_batch_size(hardware: HardwareConfig, train: TrainConfig, processes: in
     return min(hardware.micro_batch_size, max(1, train.batch_tokens // train.seq_len // processes))
 
 
-def estimate_memory(config: Config, micro_batch: int | None = None) -> int:
-    """Bytes that training needs at its peak, estimated: weights, gradients, optimizer, activations and logits.
+def estimate_memory(
+    model: ModelConfig,
+    vocab_size: int,
+    train: TrainConfig,
+    hardware: HardwareConfig,
+    micro_batch: int | None = None,
+    processes: int = 1,
+) -> int:
+    """Bytes that training needs at its peak on one card: weights, gradients, optimizer, activations and logits.
 
-    Weights, gradients and moments are float32: 16 bytes per parameter with AdamW, 12 where Muon keeps one moment. A
-    layer keeps about 14 d_model + 4 intermediate_size values per token for the backward pass, and the loss three
-    copies of the logits, or of a chunk of them, in float32. In 16 bits the residual and the norms stay in float32 and
-    the products read copies: 19 d_model instead, measured with saved_tensors_hooks, and a copy of the weights.
+    Weights, gradients and moments are float32: 16 bytes per parameter with AdamW, 12 where Muon keeps one moment; with
+    fsdp each process holds its part of them, and one layer and the embedding whole. A layer keeps about 14 d_model + 4
+    intermediate_size values per token for the backward pass, and the loss three copies of the logits, or of a chunk of
+    them, in float32. In 16 bits the residual and the norms stay in float32 and the products read copies: 19 d_model
+    instead, measured with saved_tensors_hooks, and a copy of the weights.
     """
-    model, train = config.model, config.train
-    tokens = (micro_batch or micro_batch_size(config.hardware, config.train)) * train.seq_len
-    parameters = model.n_parameters(config.data.shards.vocab_size)
-    width = 4 if config.hardware.precision in ("float32", "auto") else 2
+    tokens = (micro_batch or micro_batch_size(hardware, train, processes)) * train.seq_len
+    parameters = model.n_parameters(vocab_size)
+    width = 4 if hardware.precision in ("float32", "auto") else 2
     kept, copies = (14, 0) if width == 4 else (19, 2)
+    state = (16 + copies) * parameters
+    if hardware.parallel == "fsdp" and processes > 1:
+        embedding = model.d_model * vocab_size
+        layer = (parameters - embedding) // model.n_layers
+        state = state // processes + (8 + copies) * (embedding + layer)
     activations = tokens * model.n_layers * (kept * model.d_model + 4 * model.intermediate_size) * width
-    logits = 3 * 4 * min(tokens, config.hardware.loss_chunk_tokens or tokens) * config.data.shards.vocab_size
-    return (16 + copies) * parameters + activations + logits
+    logits = 3 * 4 * min(tokens, hardware.loss_chunk_tokens or tokens) * vocab_size
+    return state + activations + logits
 
 
 def _divisors(n: int) -> list[int]:

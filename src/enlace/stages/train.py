@@ -6,11 +6,12 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from enlace import EnlaceError
 from enlace.config.budget import peak_of
 from enlace.config.dotenv import load_dotenv
 from enlace.config.load import hardware_profiles, load_config
 from enlace.config.paths import project_root, runs_dir
-from enlace.config.rules import micro_batch_size
+from enlace.config.rules import memory_problem, micro_batch_size
 from enlace.console import errors, run_main, say
 from enlace.data.shards import open_shards
 from enlace.durable import locked, write_atomic
@@ -45,6 +46,9 @@ def _train(world: World) -> None:
     micro = micro_batch_size(hardware, config.train, world.size)
     check_world(world, config.train.batch_tokens // config.train.seq_len, micro, runtime.parallel, runtime.precision)
     shards = open_shards(SHARDS)
+    vocab_size = shards.manifest.vocab_size
+    if problem := memory_problem(config.model, vocab_size, config.train, hardware, world.size):
+        raise EnlaceError(f"configs/hardware/{name}.yaml: {problem}")
     what = (config.model, config.train, config.data.mixture, shards)
     run_name = fingerprint(*what)
     run = runs_dir() / run_name
@@ -67,7 +71,7 @@ def _train(world: World) -> None:
             tell(f"Continúo en el paso {trainer.step} de {trainer.train.steps} ({run}).")
         if world.first:  # only now: had this run failed to begin, the one before would be needed yet
             forget_others(runs_dir(), run)
-        million = config.model.n_parameters(shards.manifest.vocab_size) / 1e6
+        million = config.model.n_parameters(vocab_size) / 1e6
         cards = f"{world.size} × " if world.size > 1 else ""
         tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")
         meter = Meter(

@@ -29,6 +29,7 @@ from enlace.train.log import RunLog
 SOURCES = (
     "data/loader.py",
     "data/shards.py",
+    "model/attention.py",
     "model/transformer.py",
     "train/distributed.py",
     "train/generators.py",

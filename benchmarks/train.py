@@ -1,15 +1,19 @@
-"""A training step here beside that of transformers' Qwen3ForCausalLM: the same shape, weights, batches and optimizer.
+"""A training step here beside those of transformers' Qwen3ForCausalLM and litgpt.
 
     python -m benchmarks.train                 every pairing, each alone in its process, in turns
     python -m benchmarks.train --profile       where the time of a step here goes
 
-Tokens per second of wall time (median over steps). "equal" keeps the freed heap in both (`keep_heap`, a setting of ours
-that costs nothing); "defaults" leaves transformers with what it does by itself.
+All have the same shape, weights (the first loss is compared), batches and optimizer. Tokens per second of wall time
+(median over steps, best round). Freed heap is kept for all (`keep_heap`, a setting of
+ours that costs nothing), and "defaults" leaves transformers with what it does by itself. litgpt takes part where it is
+found: its requirements exclude newer ones of ours, so it goes beside them (pip install --no-deps --target FOLDER litgpt
+lightning lightning-utilities pytorch-lightning torchmetrics jsonargparse, and FOLDER in PYTHONPATH).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -32,7 +36,7 @@ MODEL = ModelConfig(
 )
 VOCAB_SIZE, SEQ_LEN, BATCH = 8192, 256, 16
 THREADS = 2
-Step = Callable[[torch.Tensor], None]
+Step = Callable[[torch.Tensor], float]
 
 
 def main() -> None:
@@ -57,49 +61,53 @@ def _pairings(options: argparse.Namespace) -> None:
     million = MODEL.n_parameters(VOCAB_SIZE) / 1e6
     flops = flops_per_token(MODEL, VOCAB_SIZE, SEQ_LEN)
     say(f"{million:.1f} M parameters, {BATCH} x {SEQ_LEN} tokens a step, {THREADS} threads, AdamW; tokens/s (GFLOP/s)")
+    contestants = {"ours": ("ours", "kept"), "transformers": ("transformers", "kept")}
+    if importlib.util.find_spec("litgpt"):
+        contestants["litgpt"] = ("litgpt", "kept")
+    contestants["transformers, defaults"] = ("transformers", "freed")
     for precision in options.precision.split(","):
         for mode in options.modes.split(","):
-            speeds: dict[str, list[float]] = {"ours": [], "equal": [], "defaults": []}
+            runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
             for _ in range(options.rounds):
-                for name, (who, heap) in {
-                    "ours": ("ours", "kept"),
-                    "equal": ("transformers", "kept"),
-                    "defaults": ("transformers", "freed"),
-                }.items():
-                    speeds[name].append(_run(who, precision, mode, heap, options.steps))
-            best = {name: max(values) for name, values in speeds.items()}
-            say(
-                f"{precision:<9}{mode:<8} ours {best['ours']:7,.0f} ({best['ours'] * flops / 1e9:4.0f})   "
-                f"transformers {best['equal']:7,.0f}: {best['ours'] / best['equal']:.2f} times   "
-                f"with its defaults {best['defaults']:7,.0f}: {best['ours'] / best['defaults']:.2f} times"
-            )
+                for name, (who, heap) in contestants.items():
+                    runs[name].append(_run(who, precision, mode, heap, options.steps))
+            losses = [loss for of_one in runs.values() for loss, _ in of_one]
+            assert max(losses) - min(losses) < (1e-4 if precision == "float32" else 1e-2), losses
+            best = {name: max(speed for _, speed in of_one) for name, of_one in runs.items()}
+            ours = best.pop("ours")
+            say(f"{precision:<9}{mode:<8} ours {ours:7,.0f} ({ours * flops / 1e9:4.0f})")
+            for name, speed in best.items():
+                say(f"{'':<17} {name:<22} {speed:7,.0f}: ours is {ours / speed:.2f} times as fast")
 
 
-def _run(who: str, precision: str, mode: str, heap: str, steps: int) -> float:
+def _run(who: str, precision: str, mode: str, heap: str, steps: int) -> tuple[float, float]:
     command = [sys.executable, "-m", "benchmarks.train", "--steps", str(steps), "--alone", who, precision, mode, heap]
-    return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    loss, speed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return loss, speed
 
 
-def _alone(who: str, precision: str, mode: str, heap: str, steps: int) -> float:
-    """Tokens per second of one contestant; the first two steps (compilation, first pages) do not count."""
+def _alone(who: str, precision: str, mode: str, heap: str, steps: int) -> tuple[float, float]:
+    """First loss, and tokens per second, of one contestant; the first two steps (compilation, first pages) do not
+    count.
+    """
     torch.set_num_threads(THREADS)
-    torch.manual_seed(0)
     if heap == "kept":
         keep_heap()
-    step = (_ours if who == "ours" else _transformers)(precision, mode == "compile")
-    took = []
+    weights = Transformer(MODEL, VOCAB_SIZE).initialise(torch.Generator().manual_seed(0))
+    step = {"ours": _ours, "transformers": _transformers, "litgpt": _litgpt}[who](weights, precision, mode == "compile")
+    torch.manual_seed(0)
+    losses, took = [], []
     for _ in range(steps + 2):
         ids = torch.randint(0, VOCAB_SIZE, (BATCH, SEQ_LEN + 1))
         start = time.perf_counter()
-        step(ids)
+        losses.append(step(ids))
         took.append(time.perf_counter() - start)
-    return BATCH * SEQ_LEN / statistics.median(took[2:])
+    return losses[0], BATCH * SEQ_LEN / statistics.median(took[2:])
 
 
-def _ours(precision: str, compiled: bool) -> Step:
+def _ours(model: Transformer, precision: str, compiled: bool) -> Step:
     kernels = (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH)
     runtime = Runtime(torch.device("cpu"), precision, kernels, "")  # type: ignore[arg-type]
-    model = Transformer(MODEL, VOCAB_SIZE).initialise(torch.Generator().manual_seed(0))
     if compiled:
         for layer in model.layers:
             layer.compile(dynamic=False)
@@ -108,12 +116,13 @@ def _ours(precision: str, compiled: bool) -> Step:
 
     def loss(ids: torch.Tensor) -> torch.Tensor:
         with runtime.compute():
-            return step_loss(ids[:, :-1], ids[:, 1:], mask).total(1e-4) / (BATCH * SEQ_LEN)
+            sums = step_loss(ids[:, :-1], ids[:, 1:], mask)
+        return sums.total(0.0) / (BATCH * SEQ_LEN)
 
-    return _stepper(list(model.parameters()), loss)
+    return _stepper(model, loss)
 
 
-def _transformers(precision: str, compiled: bool) -> Step:
+def _transformers(weights: Transformer, precision: str, compiled: bool) -> Step:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -128,29 +137,87 @@ def _transformers(precision: str, compiled: bool) -> Step:
         rope_parameters={"rope_type": "default", "rope_theta": MODEL.rope_theta},
         tie_word_embeddings=True,
         use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     model = Qwen3ForCausalLM(config)
-    weights = Transformer(MODEL, VOCAB_SIZE).initialise(torch.Generator().manual_seed(0)).state_dict()
-    missing = model.load_state_dict({f"model.{name}": tensor for name, tensor in weights.items()}, strict=False)
+    missing = model.load_state_dict({f"model.{k}": v for k, v in weights.state_dict().items()}, strict=False)
     assert not missing.unexpected_keys and missing.missing_keys in ([], ["lm_head.weight"])
     model.train()
     forward = torch.compile(model, dynamic=False) if compiled else model
 
     def loss(ids: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-            return forward(input_ids=ids[:, :-1], labels=ids[:, :-1]).loss
+            # shift_labels: what transformers lets through untouched, so that the targets are those of the others
+            return forward(input_ids=ids[:, :-1], labels=ids[:, 1:], shift_labels=ids[:, 1:].contiguous()).loss
 
-    return _stepper(list(model.parameters()), loss)
+    return _stepper(model, loss)
 
 
-def _stepper(parameters: list[torch.nn.Parameter], loss: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+def _litgpt(weights: Transformer, precision: str, compiled: bool) -> Step:
+    from litgpt.config import Config
+    from litgpt.model import GPT
+
+    config = Config(
+        name="enlace",
+        block_size=SEQ_LEN,
+        vocab_size=VOCAB_SIZE,
+        padded_vocab_size=VOCAB_SIZE,
+        n_layer=MODEL.n_layers,
+        n_head=MODEL.n_heads,
+        n_query_groups=MODEL.n_kv_heads,
+        n_embd=MODEL.d_model,
+        head_size=MODEL.head_dim,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=False,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP",
+        intermediate_size=MODEL.intermediate_size,
+        norm_eps=MODEL.rms_norm_eps,
+        rope_base=int(MODEL.rope_theta),
+        norm_qk=True,
+    )
+    model = GPT(config)
+    model.lm_head.weight = model.transformer.wte.weight  # tied by hand: its pretraining never does
+    state = {"lm_head.weight": weights.embed_tokens.weight, "transformer.wte.weight": weights.embed_tokens.weight}
+    state["transformer.ln_f.weight"] = weights.norm.weight
+    for i, block in enumerate(weights.layers):
+        attention, mlp, to = block.self_attn, block.mlp, f"transformer.h.{i}"
+        qkv = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+        state |= {
+            f"{to}.norm_1.weight": block.input_layernorm.weight,
+            f"{to}.attn.qkv.weight": torch.cat(qkv),
+            f"{to}.attn.proj.weight": attention.o_proj.weight,
+            f"{to}.attn.norm_q.weight": attention.q_norm.weight,
+            f"{to}.attn.norm_k.weight": attention.k_norm.weight,
+            f"{to}.norm_2.weight": block.post_attention_layernorm.weight,
+            f"{to}.mlp.fc_1.weight": mlp.gate_proj.weight,
+            f"{to}.mlp.fc_2.weight": mlp.up_proj.weight,
+            f"{to}.mlp.proj.weight": mlp.down_proj.weight,
+        }
+    model.load_state_dict(state)
+    forward = torch.compile(model, dynamic=False) if compiled else model
+
+    def loss(ids: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            logits = forward(ids[:, :-1])
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    return _stepper(model, loss)
+
+
+def _stepper(model: torch.nn.Module, loss: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+    parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
 
-    def step(ids: torch.Tensor) -> None:
-        loss(ids).backward()
+    def step(ids: torch.Tensor) -> float:
+        now = loss(ids)
+        now.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        return now.item()
 
     return step
 
@@ -158,7 +225,8 @@ def _stepper(parameters: list[torch.nn.Parameter], loss: Callable[[torch.Tensor]
 def _profile(precision: str) -> None:
     torch.set_num_threads(THREADS)
     keep_heap()
-    step = _ours(precision, compiled=False)
+    weights = Transformer(MODEL, VOCAB_SIZE).initialise(torch.Generator().manual_seed(0))
+    step = _ours(weights, precision, compiled=False)
     ids = torch.randint(0, VOCAB_SIZE, (BATCH, SEQ_LEN + 1))
     step(ids)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

@@ -21,8 +21,8 @@ MODEL = ModelConfig(
 MIXTURE = PhaseMixture(stable=Mixture(corpus=1.0, chat=0.0), decay=Mixture(corpus=0.5, chat=0.5))
 TRAIN = TrainConfig(
     seed=3,
-    seq_len=32,
-    batch_tokens=256,
+    seq_len=48,
+    batch_tokens=384,
     steps=60,
     warmup_steps=5,
     decay_steps=30,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ import torch
 
 from enlace.data.shards import Shards
 from enlace.train.checkpoint import load_newest
+from enlace.train.run import make_trainer
+from tests.train.child import MIXTURE, MODEL, TRAIN
+from tests.train.test_trainer import cpu_runtime
 
 CHILD = Path(__file__).with_name("child.py")
-STEPS = 60
+STEPS = TRAIN.steps
 
 
 def _start(shards: Shards, run: Path, **options: Any) -> subprocess.Popen[str]:
@@ -39,20 +44,31 @@ def _finish(shards: Shards, run: Path, **options: Any) -> str:
 
 
 def _kill_and_finish(shards: Shards, run: Path, kills: int, **options: Any) -> None:
-    """Train `run` to its end, killed `kills` times on the way, anywhere in a step or in a save."""
+    """Train `run` to its end, killed `kills` times at work, all along it: by turns anywhere and within a save."""
     draw = random.Random(json.dumps(options))
-    happened = 0
-    for _ in range(kills):
-        reached = _lines(run)
-        target = min(STEPS - 2, reached + draw.randint(1, 2 * STEPS // kills))
+    within_a_save = 0
+    for i in range(kills):
         process = _start(shards, run, **options)
-        while _lines(run) < target and process.poll() is None:
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.02))
+        assert process.stdout is not None
+        began = next(line for line in process.stdout if line.startswith(("began at", "resumed at")))
+        target = max(int(began.split()[-1]) + 1, STEPS * (i + 1) // (kills + 1) + draw.randint(-1, 1))
+        if i % 2:
+            target = math.ceil(target / TRAIN.checkpoint_every) * TRAIN.checkpoint_every
+        _wait(process, lambda: _lines(run) >= min(target, STEPS - 2))  # noqa: B023  called at once
+        if i % 2:
+            _wait(process, lambda: any(run.glob(f"step-{target:08d}*")))  # noqa: B023
+        else:
+            time.sleep(draw.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
-        happened += process.wait() == -signal.SIGKILL
-    assert happened >= kills * 3 // 4  # a kill that came too late proves nothing
+        assert process.wait() == -signal.SIGKILL, "a kill that came too late proves nothing"
+        within_a_save += any(run.glob("step-*.tmp"))
+    assert within_a_save >= kills // 10
     assert "resumed at" in _finish(shards, run, **options)
+
+
+def _wait(process: subprocess.Popen[str], until: Callable[[], bool]) -> None:
+    while not until() and process.poll() is None:
+        time.sleep(0.0005)
 
 
 def _state(run: Path) -> dict[str, Any]:
@@ -82,6 +98,8 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 
 
 def _assert_resumes_exactly(shards: Shards, folder: Path, kills: int, **options: Any) -> None:
+    loader = make_trainer(MODEL, TRAIN, MIXTURE, shards, cpu_runtime(), 8, folder).loader
+    assert all(loader._rows_before(STEPS, name) > len(rows) for name, rows in loader.sources.items()), "an epoch ends"
     whole, cut = folder / "whole" / "run", folder / "cut" / "run"
     _finish(shards, whole, **options)
     _kill_and_finish(shards, cut, kills, **options)
@@ -95,7 +113,7 @@ def _assert_resumes_exactly(shards: Shards, folder: Path, kills: int, **options:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_killed_and_resumed_is_bit_identical(small_shards: Shards, tmp_path: Path, precision: str) -> None:
-    """Across the phase change and several epochs of the conversations, with two micro-batches to a step."""
+    """Across the phase change and into another epoch of every source, with two micro-batches to a step."""
     _assert_resumes_exactly(small_shards, tmp_path, 4, profile={"precision": precision})
 
 

@@ -59,3 +59,19 @@ def test_a_token_alone_reads_all_that_came_before() -> None:
     q, k, v = _heads(2, torch.bfloat16)
     last = attend(q[:, :, -1:], k, v, None)
     torch.testing.assert_close(last, attend(q, k, v, None)[:, :, -1:], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_torchs_kernels_get_a_key_head_for_every_query_head(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """With fewer there is no memory-efficient kernel, and torch takes the quadratic one (pytorch/pytorch#181528)."""
+    kernel, calls = F.scaled_dot_product_attention, []
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+        calls.append((q.shape[1], k.shape[1], v.shape[1], options.get("enable_gqa", False)))
+        return kernel(q, k, v, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", watched)
+    attend(*_heads(2, dtype), None)
+    assert calls == [(H, H, H, False)]

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +127,68 @@ def test_a_full_disk_at_any_sync_leaves_the_last_good_one(
     step, complaints = _newest(tmp_path)
     assert step in (5, 10) and not complaints
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def _in_a_process(work: Callable[[], object]) -> int:
+    """Exit status of `work` in a process of its own: 1 for an error with its way out, negative for what killed it."""
+    pid = os.fork()
+    if pid == 0:
+        status = 2
+        try:
+            work()
+            status = 0
+        except EnlaceError as error:
+            status = int("libera espacio" in str(error))
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _kill_at(call: int) -> None:
+    """Let this process be killed as it comes to its `call`-th call that opens a file or does something to a folder."""
+    left = call
+    calls = {"open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir", "shutil.rmtree"}
+
+    def hook(event: str, args: object) -> None:
+        nonlocal left
+        if event in calls:
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def test_a_kill_at_any_call_of_a_save_leaves_a_good_one_and_nothing_for_the_next_to_trip_on(tmp_path: Path) -> None:
+    call, status = 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        run = tmp_path / str(call)
+        for step in (5, 10):
+            _save(run, step)
+        status = _in_a_process(lambda: (_kill_at(call), _save(run, 15)))  # noqa: B023  called at once
+        step, complaints = _newest(run)
+        assert step in (10, 15) and not complaints, f"killed at call {call}"
+        _save(run, 15)
+        assert sorted(path.name for path in run.iterdir()) == ["step-00000010", "step-00000015"]
+        call += 1
+    assert status == 0 and call > 15
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 4000])
+@pytest.mark.parametrize(("on_limit", "status"), [(signal.SIG_DFL, -signal.SIGXFSZ), (signal.SIG_IGN, 1)])
+def test_killed_or_out_of_room_in_the_middle_of_a_file_the_last_good_one_stays(
+    tmp_path: Path, size: int, on_limit: signal.Handlers, status: int
+) -> None:
+    _save(tmp_path, 5)
+
+    def save() -> None:
+        signal.signal(signal.SIGXFSZ, on_limit)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        _save(tmp_path, 10)
+
+    assert _in_a_process(save) == status
+    assert _newest(tmp_path) == (5, [])
 
 
 def test_a_left_over_temporary_folder_does_not_count(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 import signal
 import subprocess
@@ -53,7 +52,8 @@ def _kill_and_finish(shards: Shards, run: Path, kills: int, **options: Any) -> N
         began = next(line for line in process.stdout if line.startswith(("began at", "resumed at")))
         target = max(int(began.split()[-1]) + 1, STEPS * (i + 1) // (kills + 1) + draw.randint(-1, 1))
         if i % 2:
-            target = math.ceil(target / TRAIN.checkpoint_every) * TRAIN.checkpoint_every
+            saves = range(TRAIN.checkpoint_every, STEPS, TRAIN.checkpoint_every)
+            target = next((step for step in saves if step >= target), saves[-1])
         _wait(process, lambda: _lines(run) >= min(target, STEPS - 2))  # noqa: B023  called at once
         if i % 2:
             _wait(process, lambda: any(run.glob(f"step-{target:08d}*")))  # noqa: B023

@@ -3,20 +3,27 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
+from torch.nn.parallel import DistributedDataParallel
 
 from enlace import EnlaceError
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.loader import Batch, corpus_rows, stable_end
 from enlace.data.shards import Shards
+from enlace.model.transformer import Transformer
+from enlace.train import checkpoint
 from enlace.train.backends import Runtime
+from enlace.train.distributed import World
 from enlace.train.family import fingerprint
 from enlace.train.generators import generator_states
 from enlace.train.log import records_csv
@@ -30,11 +37,36 @@ def cpu_runtime(precision: str = "float32") -> Runtime:
     return Runtime(torch.device("cpu"), precision, (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH), "esta")  # type: ignore[arg-type]
 
 
+RUNTIME = cpu_runtime()
+WRAPPINGS = ("plain", "compiled", "ddp", "compiled ddp")
+Make = Callable[..., Trainer]
+
+
 @pytest.fixture
 def trainer(
     model_config: ModelConfig, train_config: TrainConfig, mixture: PhaseMixture, small_shards: Shards, tmp_path: Path
 ) -> Trainer:
     return make_trainer(model_config, train_config, mixture, small_shards, cpu_runtime(), 8, tmp_path / "run")
+
+
+@pytest.fixture
+def make(
+    model_config: ModelConfig, train_config: TrainConfig, mixture: PhaseMixture, small_shards: Shards, tmp_path: Path
+) -> Make:
+    """Makes the trainer of one run, with changes to its recipe."""
+
+    def make(runtime: Runtime = RUNTIME, world: World = World(), **changes: Any) -> Trainer:  # noqa: B008  frozen
+        train = train_config.model_copy(update=changes)
+        return make_trainer(model_config, train, mixture, small_shards, runtime, 8, tmp_path / "run", world)
+
+    return make
+
+
+def _train_and_save(trainer: Trainer) -> None:
+    """The next step, and a checkpoint after it."""
+    trainer.train_step(trainer.step, trainer.loader.batch(trainer.step))
+    trainer.loader.next_step += 1
+    trainer.save()
 
 
 def _gradients(trainer: Trainer, batch: Batch) -> list[torch.Tensor]:
@@ -148,13 +180,107 @@ def test_too_many_bad_steps_end_the_run_with_a_way_out(trainer: Trainer) -> None
     assert all(record["loss"] is None for record in trainer.log.records())  # NaN is not JSON
 
 
-def test_every_parameter_is_in_one_group_and_only_layer_matrices_decay(trainer: Trainer) -> None:
+def _decays(trainer: Trainer) -> dict[str, float]:
+    """Weight decay of each parameter, as its optimizer has it at this moment."""
     names = {id(p): name for name, p in trainer.model.named_parameters()}
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-    seen = [names[id(p)] for group in groups for p in group["params"]]
-    assert sorted(seen) == sorted(names.values())
-    undecayed = {names[id(p)] for group in groups if group["weight_decay"] == 0 for p in group["params"]}
-    assert undecayed == {n for n in names.values() if "norm" in n or n.startswith("embed_tokens")}
+    seen = [(names[id(p)], group["weight_decay"]) for group in groups for p in group["params"]]
+    assert sorted(name for name, _ in seen) == sorted(names.values()), "each in one group"
+    return dict(seen)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_every_parameter_is_in_one_group_and_only_layer_matrices_decay(make: Make, optimizer: str) -> None:
+    decays = _decays(make(optimizer=optimizer))
+    undecayed = {name for name, decay in decays.items() if decay == 0}
+    assert undecayed == {name for name in decays if "norm" in name or name.startswith("embed_tokens")}
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_the_first_step_after_a_resume_decays_each_parameter_as_the_run_did(make: Make, optimizer: str) -> None:
+    first = make(optimizer=optimizer)
+    _train_and_save(first)
+    second = make(optimizer=optimizer, weight_decay=0.5)
+    assert second.resume(pytest.fail)
+    seen: list[dict[str, float]] = []
+    for each in second.optimizers:
+        each.register_step_pre_hook(lambda *step: seen.append(_decays(second)))
+    _train_and_save(second)
+    assert seen and all(decays == _decays(first) for decays in seen)
+
+
+def test_groups_in_another_order_are_refused_and_not_exchanged(make: Make) -> None:
+    first, second = make(optimizer="adamw"), make(optimizer="adamw")
+    _train_and_save(first)
+    second.optimizers[0].param_groups.reverse()
+    with pytest.raises(ValueError, match="group"):
+        second.load_state_dict(first.state_dict())
+
+
+def test_each_save_holds_the_state_of_its_moment(trainer: Trainer) -> None:
+    saved = []
+    for _ in range(2):
+        _train_and_save(trainer)
+        state = torch.load(checkpoint.folder_of(trainer.run, trainer.step) / "state.pt", weights_only=True)
+        saved.append([*state["model"].values(), *_moments(state["optimizers"])])
+        live = [*trainer.model.parameters(), *_moments([optimizer.state_dict() for optimizer in trainer.optimizers])]
+        assert all(torch.equal(a, b) for a, b in zip(saved[-1], live, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(*saved, strict=True))
+
+
+def _moments(optimizers: list[dict[str, Any]]) -> list[torch.Tensor]:
+    return [value for each in optimizers for of_one in each["state"].values() for value in of_one.values()]
+
+
+@pytest.mark.parametrize("missing", ["model", "optimizers", "scaler", "loader", "skipped_in_a_row", "generators"])
+def test_a_state_that_lacks_something_is_an_error(trainer: Trainer, missing: str) -> None:
+    state = trainer.state_dict()
+    del state[missing]
+    with pytest.raises(KeyError, match=missing):
+        trainer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("missing", ["torch", "cuda", "python", "numpy"])
+def test_a_state_that_lacks_a_generator_is_an_error(trainer: Trainer, missing: str) -> None:
+    state = trainer.state_dict()
+    del state["generators"][missing]
+    with pytest.raises(KeyError, match=missing):
+        trainer.load_state_dict(state)
+
+
+@pytest.fixture
+def alone_in_a_group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone, so that it can wrap its model as two would."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
+@pytest.mark.parametrize("saved", WRAPPINGS)
+@pytest.mark.parametrize("loaded", WRAPPINGS)
+def test_a_checkpoint_loads_however_the_model_was_and_is_wrapped(make: Make, saved: str, loaded: str) -> None:
+    first, second = (
+        make(replace(cpu_runtime(), compile="compiled" in how), World(0, 1 + ("ddp" in how))) for how in (saved, loaded)
+    )
+    assert isinstance(second.spread_loss, DistributedDataParallel) == ("ddp" in loaded)
+    with torch.no_grad():
+        for parameter in first.model.parameters():
+            parameter.normal_()
+    first.save()
+    assert second.resume(lambda warning: None)
+    assert list(second.state_dict()["model"]) == list(Transformer(second.model.config, 320).state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+def test_a_weight_that_the_model_lacks_or_that_the_state_lacks_is_an_error(trainer: Trainer) -> None:
+    state = trainer.state_dict()
+    gain = state["model"].pop("norm.weight")
+    with pytest.raises(KeyError, match=r"norm\.weight"):
+        trainer.load_state_dict(state)
+    state["model"] |= {"norm.weight": gain, "_orig_mod.norm.weight": gain}
+    with pytest.raises(RuntimeError, match=r"_orig_mod\.norm\.weight"):
+        trainer.load_state_dict(state)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from enlace import EnlaceError
 from enlace.durable import reason
@@ -18,22 +19,35 @@ console = Console(highlight=False, emoji=False)
 errors = Console(stderr=True, highlight=False, emoji=False)
 
 
-def progress(*extra: str) -> Progress:
-    """A progress bar: what, how far, elapsed, how long still, plus `extra` columns (rich markup over task fields).
+class _Progress(Progress):
+    """Bars with a line of figures below each: 80 columns have no room for it beside them."""
+
+    below = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        for task in self.tasks:
+            yield self.make_tasks_table([task])
+            if self.below:
+                yield Text(self.below.format(task=task), style="dim")
+
+
+def progress(below: str = "") -> Progress:
+    """A progress bar: what, how far, elapsed, how long still; and `below` it, a text with fields of its task.
 
     Quiet (no bar at all) when the output is not a terminal.
     """
-    return Progress(
+    bar = _Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
-        *(TextColumn(column) for column in extra),
         TimeElapsedColumn(),
         TextColumn("quedan"),
         TimeRemainingColumn(),
         console=console,
         disable=not console.is_terminal,
     )
+    bar.below = below
+    return bar
 
 
 def say(message: str) -> None:

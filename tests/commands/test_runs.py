@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sys
 from pathlib import Path
@@ -65,6 +66,19 @@ def test_lists_how_far_each_is_and_how_to_go_on(
         assert "aaaa  en marcha" in capsys.readouterr().out
         with pytest.raises(Exception, match="se está entrenando"):
             enlace(monkeypatch, "runs", "clean", "aaaa")
+
+
+def test_a_run_that_was_moved_is_told_from_one_that_is_exact(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enlace(monkeypatch, "runs")
+    assert "no bit a bit" not in capsys.readouterr().out
+    for name, text in {"aaaa": "cambió de entorno 1 vez", "bbbb": "cambió de entorno 2 veces"}.items():
+        status = runs / name / "estado.json"
+        moves = int(text.split()[-2])
+        status.write_text(json.dumps(json.loads(status.read_text()) | {"environments": 1 + moves}))
+        enlace(monkeypatch, "runs")
+        assert f"no bit a bit: {text}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_cleans_what_is_done_and_what_is_named_only(

@@ -88,7 +88,7 @@ def test_two_processes_train_as_one_and_either_goes_on_with_the_others_checkpoin
     run = tmp_path / "run"
     # Two micro-batches a rank: only the last may add the ranks' gradients up.
     _train(small_shards, run, 2, profile={"parallel": parallel}, micro=2)
-    assert _state(run)["environment"]["procesos"] == "2"
+    assert _state(run)["environments"][-1]["procesos"] == "2"
     _assert_close(run, alone)
 
     for step in (8, 12):  # and on with one process, from the middle of it

@@ -380,6 +380,11 @@ def test_a_run_moves_to_another_precision_and_says_that_it_is_not_exact(
     assert second.resume(said.append)
     assert ("no bit a bit" in "".join(said)) == (saved != resumed)
     assert math.isfinite(second.train_step(1, second.loader.batch(1))["loss"])
+    second.save()
+    third = trainer(resumed)
+    assert third.resume(pytest.fail)
+    trace = [environment["precisión"] for environment in third.environments]
+    assert trace == ([saved] if saved == resumed else [saved, resumed]), "who reads it later can tell"
 
 
 def test_the_run_is_named_by_model_recipe_mixture_data_and_source(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +31,9 @@ def list_all() -> None:
     for run in runs:
         state = "en marcha" if run.running else "terminada" if run.exported else "cortada"
         last = f"{datetime.fromtimestamp(run.touched):%Y-%m-%d %H:%M}"
-        console.say(f"{run.folder.name}  {state:<9}  {_how_far(run)}  {last}  {run.bytes / 2**30:.2f} GiB")
+        moved = run.status.environments - 1 if run.status else 0
+        exact = f"  no bit a bit: cambió de entorno {moved} {'vez' if moved == 1 else 'veces'}" if moved else ""
+        console.say(f"{run.folder.name}  {state:<9}  {_how_far(run)}  {last}  {run.bytes / 2**30:.2f} GiB{exact}")
         if run.steps is None and not run.running:
             console.say(
                 f"    Su run.json falta o no se entiende: no se sabe seguir. Bórrala con: "
@@ -105,7 +108,7 @@ def _screen(run: Run, width: int, height: int) -> str:
     if status is None:
         return f"{head}todavía sin pasos"
     left = f"quedan {console.duration(status.seconds_left)}" if run.running and status.seconds_left is not None else ""
-    lines = [f"{head}paso {status.step} de {status.steps}  {left}", figures(status)]
+    lines = [f"{head}paso {status.step} de {status.steps}  {left}", *textwrap.wrap(figures(status), width)]
     return "\n".join([*lines, curves(run.log.records(), width, max(8, height - len(lines)))])
 
 

@@ -93,6 +93,7 @@ def _train(world: World) -> None:
             "run": run_name,
             "hardware": name,
             "precision": runtime.precision,
+            "environments": trainer.environments,
             "model": config.layers.model,
             "train": config.train.model_dump(),
             "mixture": config.data.mixture.model_dump(),

@@ -46,6 +46,7 @@ class Status:
     memory_gib: float
     seconds_left: float | None
     kwh: float | None  # of this process so far
+    environments: int  # over 1: the run was moved, and is not exact to the bit
     updated: float  # Unix time
 
 
@@ -99,6 +100,7 @@ class Meter:
             memory_gib=_memory_gib(self.trainer.runtime.device),
             seconds_left=(train.steps - done) * self.seconds_per_step,
             kwh=None if self.watts is None else (now - self.began) * self.watts / _JOULES_PER_KWH,
+            environments=len(self.trainer.environments),
             updated=time.time(),
         )
 
@@ -135,7 +137,7 @@ def figures(status: Status) -> str:
         f"lr {status.lr:.1e}",
         f"grad {_figure(status.grad_norm)}",
         status.scale != 1 and f"escala {status.scale:g}",
-        status.tokens_per_second and f"{status.tokens_per_second:,.0f} tokens/s",
+        status.tokens_per_second and f"{status.tokens_per_second:,.0f} tokens/s".replace(",", " "),
         f"MFU {mfu}",
         f"{status.memory_gib:.1f} GiB",
         status.kwh and f"{status.kwh:.2f} kWh",
@@ -160,8 +162,9 @@ def _write(path: Path, status: Status) -> None:
 
 
 def _losses(record: Record) -> str:
-    told = {"pérdida": "loss", "en texto reservado": "val_loss", "en respuestas reservadas": "val_chat_loss"}
-    return ", ".join(f"{text} {_figure(record[key])}" for text, key in told.items() if key in record)
+    held_out = {"texto": "val_loss", "respuestas": "val_chat_loss"}
+    told = [f"{text} {_figure(record[key])}" for text, key in held_out.items() if key in record]
+    return f"pérdida {_figure(record['loss'])}; de lo reservado, {', '.join(told)}"
 
 
 def _figure(value: float | None) -> str:

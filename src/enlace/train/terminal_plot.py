@@ -8,7 +8,12 @@ import plotext
 
 from enlace.train.log import Record
 
-CURVES = {"loss": "pérdida", "val_loss": "en texto reservado", "val_chat_loss": "en respuestas reservadas"}
+CURVES = {
+    "loss": ("pérdida", "blue+"),
+    "val_loss": ("en texto reservado", "green+"),
+    "val_chat_loss": ("en respuestas reservadas", "red+"),
+}
+_TICKS = 5
 
 
 def curves(records: Sequence[Record], width: int, height: int) -> str:
@@ -18,13 +23,17 @@ def curves(records: Sequence[Record], width: int, height: int) -> str:
     """
     plotext.clear_figure()
     plotext.theme("clear")
-    plotext.plotsize(width, height)
-    for key, label in CURVES.items():
+    plotext.plotsize(width, height - 1)
+    legend = []
+    for key, (label, color) in CURVES.items():
         points = [(record["step"], record[key]) for record in records if record.get(key) is not None]
         if points:
-            plotext.plot(*zip(*_thinned(points, width), strict=True), label=label)
-    plotext.xlabel("paso")
-    return str(plotext.build())
+            plotext.plot(*zip(*_thinned(points, width), strict=True), color=color)
+            legend.append(plotext.colorize(f"▞▞ {label}", color))
+    last = records[-1]["step"] if records else 0
+    plotext.xticks(sorted({round(last * i / (_TICKS - 1)) for i in range(_TICKS)}))
+    plot = str(plotext.build()).rstrip("\n")
+    return f"{plot}\npaso   {'  '.join(legend)}"  # below: plotext's own legend hides the first steps
 
 
 def _thinned(points: list[tuple[int, float]], count: int) -> list[tuple[float, float]]:

@@ -84,6 +84,7 @@ class Trainer:
         self.optimizers = build_optimizers(self.model, train, runtime.dtype)
         self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == "float16")
         self.skipped_in_a_row = 0
+        self.environments = [environment(self)]  # where the run has been trained, this one last
         self.log = RunLog(run / "log.jsonl")
         self.keep = Retention(train.keep_checkpoints, train.keep_every, stable_end(train))
 
@@ -205,13 +206,13 @@ class Trainer:
             if self.world.first:
                 self.log.cut(0)
             return False
-        now = environment(self)
-        differences = [
-            f"{key} era {value} y es {now[key]}" for key, value in state["environment"].items() if now[key] != value
-        ]
+        self.load_state_dict(state)
+        before, now = state["environments"][-1], environment(self)
+        differences = [f"{key} era {value} y es {now[key]}" for key, value in before.items() if now[key] != value]
+        self.environments = state["environments"]
         if differences:
             warn(f"Continúo, pero no bit a bit: {'; '.join(differences)}.")
-        self.load_state_dict(state)
+            self.environments = [*self.environments, now]
         if self.world.first:
             self.log.cut(self.step)
         return True
@@ -234,7 +235,7 @@ class Trainer:
             "loader": self.loader.state_dict(),
             "skipped_in_a_row": self.skipped_in_a_row,
             "generators": generator_states(),
-            "environment": environment(self),
+            "environments": self.environments,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

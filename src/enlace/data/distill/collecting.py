@@ -154,7 +154,7 @@ def _wait(
     dias = [days for accepted in aceptados if (days := _days_left(turno.cliente, accepted)) is not None]
     term = f" · {min(dias):.0f} días de plazo" if dias else ""
     said = -1
-    with progress("· llevan {task.fields[age]}, límite {task.fields[left]} h{task.fields[term]}") as bar:
+    with progress("llevan {task.fields[age]}, límite {task.fields[left]} h{task.fields[term]}") as bar:
         task = bar.add_task("lotes recogidos", total=len(needed), age="0 min", left=0, term=term)
         while True:
             turno.run()

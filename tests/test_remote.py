@@ -68,7 +68,7 @@ def test_the_status_is_what_the_trainer_writes(tmp_path: Path, monkeypatch: pyte
     _status(run, 31, time.time())
     told = CliRunner().invoke(app, ["status"])
     assert "parado: paso 31 de 40; guardado, el 30." in told.output
-    assert "pérdida 2.500" in told.output and "1,200 tokens/s" in told.output and "Quedan" not in told.output
+    assert "pérdida 2.500" in told.output and "1 200 tokens/s" in told.output and "Quedan" not in told.output
 
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(TRAINER), str(run)], stdout=subprocess.PIPE) as child:
         assert child.stdout and child.stdout.readline()

@@ -21,7 +21,7 @@ from typing import Any
 from enlace import EnlaceError
 from enlace.durable import write_atomic
 
-_CHUNK = 1 << 20
+_LARGE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _marks(run: Path) -> list[Path]:
 def _place(path: Path, to: Path) -> None:
     """A hard link of a large file (those are never rewritten in place), a copy of a small one."""
     to.parent.mkdir(parents=True, exist_ok=True)
-    if path.stat().st_size >= _CHUNK:
+    if path.stat().st_size >= _LARGE:
         with suppress(OSError):  # another file system
             os.link(path, to)
             return
@@ -189,8 +189,5 @@ def _git(root: Path, *arguments: str) -> list[str]:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

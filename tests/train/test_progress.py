@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import signal
 from itertools import count
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
+from enlace import console
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.shards import Shards
 from enlace.train.log import Record
-from enlace.train.progress import Meter, bytes_per_token, figures, fit_with_progress, read_status
+from enlace.train.progress import Meter, _losses, bytes_per_token, figures, fit_with_progress, read_status
 from enlace.train.run import make_trainer, validator
+from enlace.train.stopping import Interrupted
 from enlace.train.trainer import Trainer
 from tests.train.test_trainer import cpu_runtime
 
@@ -66,6 +72,7 @@ def test_another_terminal_reads_how_the_run_is_doing(trainer: Trainer, small_sha
     last = trainer.log.records()[-1]
     assert (status.loss, status.val_loss) == (last["loss"], last["val_loss"])
     assert status.memory_gib > 0 and status.tokens_per_second is not None
+    assert status.environments == 1
     (trainer.run / "estado.json").write_text("{")
     assert read_status(trainer.run) is None
 
@@ -73,3 +80,35 @@ def test_another_terminal_reads_how_the_run_is_doing(trainer: Trainer, small_sha
 def test_bytes_per_token_is_that_of_the_held_out_corpus(small_shards: Shards) -> None:
     stream = next(s for s in small_shards.streams if s.split == "val" and s.kind == "corpus")
     assert bytes_per_token(small_shards) == stream.n_bytes / stream.n_tokens > 1
+
+
+def test_the_status_of_a_stopped_run_is_that_of_its_last_step(
+    trainer: Trainer, small_shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written every two seconds, it would be some steps behind."""
+    save = trainer.save
+
+    def stop() -> None:
+        save()
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(trainer, "save", stop)
+    with pytest.raises(Interrupted):
+        fit_with_progress(trainer, lambda step_loss: {}, Meter(trainer, 4.0, watts=None, peak_flops=None))
+    status = read_status(trainer.run)
+    assert status is not None and status.step == trainer.step < trainer.train.steps
+
+
+def test_figures_go_below_the_bar_and_fit_80_columns(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Console(force_terminal=True, width=80, file=io.StringIO())
+    monkeypatch.setattr(console, "console", shown)
+    fit_with_progress(trainer, lambda step_loss: {}, Meter(trainer, 4.0, watts=None, peak_flops=None))
+    assert isinstance(shown.file, io.StringIO)
+    lines = Text.from_ansi(shown.file.getvalue()).plain.splitlines()
+    assert any("Entrenando" in line and "24/24" in line and "quedan" in line for line in lines)
+    assert any(line.startswith("pérdida") for line in lines) and "…" not in "".join(lines)
+
+
+def test_what_is_said_of_a_validation_fits_80_columns() -> None:
+    record = _record(123_456, loss=10.5, val_loss=10.25, val_chat_loss=11.125)
+    assert len(f"paso 123457/200000: {_losses(record)}") <= 80

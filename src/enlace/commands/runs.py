@@ -31,9 +31,9 @@ def list_all() -> None:
     for run in runs:
         state = "en marcha" if run.running else "terminada" if run.exported else "cortada"
         last = f"{datetime.fromtimestamp(run.touched):%Y-%m-%d %H:%M}"
-        moved = run.status.environments - 1 if run.status else 0
-        exact = f"  no bit a bit: cambió de entorno {moved} {'vez' if moved == 1 else 'veces'}" if moved else ""
-        console.say(f"{run.folder.name}  {state:<9}  {_how_far(run)}  {last}  {run.bytes / 2**30:.2f} GiB{exact}")
+        console.say(f"{run.folder.name}  {state:<9}  {_how_far(run)}  {last}  {run.bytes / 2**30:.2f} GiB")
+        if run.status and run.status.environments > 1:
+            console.say(f"    Entrenada en {run.status.environments} entornos: no es exacta bit a bit.")
         if run.steps is None and not run.running:
             console.say(
                 f"    Su run.json falta o no se entiende: no se sabe seguir. Bórrala con: "

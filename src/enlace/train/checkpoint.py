@@ -25,7 +25,6 @@ from enlace import EnlaceError
 from enlace.durable import fsync_dir, reason, write_atomic
 
 FILES = ("state.pt", "manifest.json")
-_CHUNK = 1 << 20
 _FOLDER = re.compile(r"step-\d{8,}")
 
 
@@ -154,9 +153,5 @@ def _folders(run: Path) -> list[Path]:
 
 
 def _digest(path: Path) -> tuple[str, int]:
-    sha256, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            sha256.update(chunk)
-            size += len(chunk)
-    return sha256.hexdigest(), size
+        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()

@@ -110,22 +110,26 @@ def fit_with_progress(trainer: Trainer, validate: Validate, meter: Meter) -> Non
     if not trainer.world.first:
         trainer.fit(validate)
         return
-    written = 0.0
+    written, last = 0.0, None
     with console.progress("{task.fields[figures]}") as bar:
         task = bar.add_task("Entrenando", total=trainer.train.steps, completed=trainer.step, figures="")
 
         def show(record: Record) -> None:
-            nonlocal written
-            status = meter.read(record)
+            nonlocal written, last
+            last = status = meter.read(record)
             bar.update(task, advance=1, figures="paso saltado" if record["skipped"] else figures(status))
-            if meter.last - written >= _WRITE_EVERY or status.step == status.steps:
+            if meter.last - written >= _WRITE_EVERY:
                 written = meter.last
                 _write(trainer.run / STATUS, status)
             if "val_loss" in record:
                 with suppress(OSError, SystemExit):  # nobody reads any more (`| tee` ended): the training goes on
                     console.say(f"paso {status.step}/{status.steps}: {_losses(record)}")
 
-        trainer.fit(validate, show)
+        try:
+            trainer.fit(validate, show)
+        finally:
+            if last:
+                _write(trainer.run / STATUS, last)
 
 
 def figures(status: Status) -> str:
@@ -164,7 +168,7 @@ def _write(path: Path, status: Status) -> None:
 def _losses(record: Record) -> str:
     held_out = {"texto": "val_loss", "respuestas": "val_chat_loss"}
     told = [f"{text} {_figure(record[key])}" for text, key in held_out.items() if key in record]
-    return f"pérdida {_figure(record['loss'])}; de lo reservado, {', '.join(told)}"
+    return f"pérdida {_figure(record['loss'])} (reservado: {', '.join(told)})"
 
 
 def _figure(value: float | None) -> str:

@@ -183,11 +183,11 @@ def test_evaluation_sets_are_read_from_lines_and_from_any_text_of_a_record(tmp_p
     from enlace import EnlaceError
 
     (tmp_path / "a.txt").write_text(f"{QUESTION}\n\nOtra frase\n", encoding="utf-8")
-    (tmp_path / "b.jsonl").write_text('{"good": "uno", "n": 3, "options": ["dos", {"x": "tres"}]}\n', encoding="utf-8")
-    assert read_eval_sets(["*.txt", "b.jsonl"], tmp_path).items == (QUESTION, "Otra frase", "uno", "dos", "tres")
-    assert read_eval_sets([], tmp_path).runs == ()
-    with pytest.raises(EnlaceError, match=r"eval_sets: no hay ningún archivo c\.jsonl"):
-        read_eval_sets(["c.jsonl"], tmp_path)
-    assert read_eval_sets([str(tmp_path / "b.*")], tmp_path / "elsewhere").items == ("uno", "dos", "tres")
-    with pytest.raises(EnlaceError, match="no hay ningún archivo"):
-        read_eval_sets([""], tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/b.jsonl").write_text('{"good": "uno", "n": 3, "o": ["dos", {"x": "tres"}]}\n', encoding="utf-8")
+    (tmp_path / ".gitkeep").touch()
+    assert read_eval_sets(tmp_path).items == (QUESTION, "Otra frase", "uno", "dos", "tres")
+    assert read_eval_sets(tmp_path / "nada").runs == ()
+    (tmp_path / "c.csv").write_text("uno,dos", encoding="utf-8")
+    with pytest.raises(EnlaceError, match=r"c\.csv: no es \.txt ni \.jsonl"):
+        read_eval_sets(tmp_path)

@@ -90,7 +90,8 @@ def _texts(out: Path, split: str) -> list[str]:
 
 
 def test_units_share_out_every_line_once(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b"".join(b"x" * (i % 37) + b"\n" for i in range(500)))
+    """Lines end at the byte 0x0A only, as in wbolster/jsonlines#53."""
+    (tmp_path / "a.jsonl").write_bytes(b"".join(f"{'x' * (i % 37)}\u2028\x85\r\n".encode() for i in range(500)))
     from enlace.data.units import _lines
 
     for size in (1, 7, 100, 10**6):

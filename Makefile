@@ -34,7 +34,6 @@ $(READY): pyproject.toml
 repro: setup ## todo: corpus, respuestas, shards, entrenamiento y evaluación (lo que falte)
 	@enlace config check
 	@enlace corpus || dvc repro -f -s fetch-corpus
-	@enlace data evals || dvc repro -f -s build-shards
 	@dvc repro
 	@enlace summary
 
@@ -42,7 +41,6 @@ train: setup ## entrena con params.yaml; HW=rtx2060 cambia de equipo, GPUS=4 usa
 	$(if $(HW),@enlace config hardware $(HW))
 	@enlace config check $(SET)
 	@enlace corpus || dvc repro -f -s fetch-corpus
-	@enlace data evals || dvc repro -f -s build-shards
 	$(if $(SET),dvc exp run $(foreach kv,$(SET),-S $(kv)) train,dvc repro train)
 
 preset: setup ## P=hogar-100m: pone un conjunto entero de valores en params.yaml

@@ -101,7 +101,6 @@ def _rules(near: bool) -> CleanConfig:
         repetition=0.3,
         personal_data=True,
         near_duplicates=0.7 if near else None,
-        eval_sets=(),
     )
 
 

@@ -23,7 +23,6 @@ NO_RULES = CleanConfig(
     repetition=None,
     personal_data=False,
     near_duplicates=None,
-    eval_sets=(),
 )
 
 

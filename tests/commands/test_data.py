@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enlace.data.decontaminate import read_eval_sets
 from enlace.data.shards import Shards
-from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -54,23 +51,6 @@ def test_inspect_count_decode_and_verify(project: Path) -> None:
 def test_what_is_not_there_is_told(project: Path, arguments: tuple[str, ...], says: str) -> None:
     result = _data(project, *arguments)
     assert result.returncode == 1 and says in result.stderr and "Traceback" not in result.stderr
-
-
-def test_eval_sets_that_changed_are_told(project: Path) -> None:
-    """DVC sees their names in params.yaml, and not what is in them."""
-    report = project / "data/shards/report.json"
-    shutil.copytree(ROOT / "configs", project / "configs")
-    params = (ROOT / "params.yaml").read_text(encoding="utf-8")
-    (project / "params.yaml").write_text(params.replace("eval_sets: []", "eval_sets: [preguntas.txt]"), "utf-8")
-    (project / "preguntas.txt").write_text("¿Qué hora es?\n", encoding="utf-8")
-    assert _data(project, "evals").returncode == 1
-    content = json.loads(report.read_bytes())
-    content["eval_sets"]["digest"] = read_eval_sets(["preguntas.txt"], project).digest
-    report.write_text(json.dumps(content), encoding="utf-8")
-    assert _data(project, "evals").returncode == 0
-    (project / "preguntas.txt").write_text("¿Qué día es?\n", encoding="utf-8")
-    changed = _data(project, "evals")
-    assert changed.returncode == 1 and changed.stdout.startswith("Los conjuntos de evaluación cambiaron")
 
 
 @pytest.mark.parametrize("damage", ["byte", "both sides", "report"])

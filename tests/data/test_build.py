@@ -4,7 +4,9 @@ import random
 import shutil
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -212,6 +214,19 @@ def test_text_is_only_normalised(documents: list[Document], shards_config: Confi
     tokenizer = Tokenizer.load(shards.tokenizer_path)
     texts = [tokenizer.decode(ids) for split in SPLITS for ids, _ in shards.stream(split, "casa").documents()]
     assert {code.text.strip() for code in codes} <= set(texts)
+
+
+def test_accents_typed_apart_give_the_same_shards(
+    documents: list[Document], shards_config: Configure, tmp_path: Path
+) -> None:
+    """ggml-org/llama.cpp#28845: the tokenizer joins nothing, so "cancio\u0301n" would be other ids than "canción"."""
+    apart = [replace(document, text=unicodedata.normalize("NFD", document.text)) for document in documents]
+    assert apart != documents
+    one, other = (
+        build_shards(texts, _conversations(texts), shards_config(), tmp_path / name / "shards")
+        for name, texts in (("one", documents), ("other", apart))
+    )
+    assert one == other
 
 
 def test_no_documents_at_all_and_a_reserved_name_are_refused(shards_config: Configure, tmp_path: Path) -> None:

@@ -98,6 +98,50 @@ def test_neighbouring_languages_are_not_taken_for_spanish(text: str) -> None:
     assert is_spanish(words_of([GOOD, text]), 0.1).tolist() == [True, False]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Per fer la truita bateu els ous amb una mica de sal, escalfeu l'oli i deixeu que la ceba es cogui a poc.",
+        "Molts pobles de la comarca celebren la festa al mes d'agost, quan els fills que viuen a fora tornen a casa.",
+        "Para facer a tortilla bate os ovos cun pouco de sal, quenta o aceite e deixa que a cebola se vaia facendo.",
+        "Moitas vilas da comarca celebran a festa no mes de agosto, cando volven á casa os fillos que viven fóra.",
+        "Para fazer a tortilha bata os ovos com um pouco de sal, aqueça o azeite e deixe a cebola alourar devagar.",
+        "Muitas aldeias da região fazem a festa em agosto, quando os filhos que vivem fora voltam para casa.",
+        "Pour faire l'omelette, battez les œufs avec un peu de sel, chauffez l'huile et laissez cuire les oignons.",
+        "Per fare la frittata sbattete le uova con un po' di sale, scaldate l'olio e lasciate cuocere la cipolla.",
+        "To make the omelette, beat the eggs with a little salt, heat the oil and let the onion cook slowly in it.",
+        "La compra: pa de pagès, oli d'oliva, dues cebes, mig quilo de tomàquets per amanir, una dotzena d'ous, "
+        "formatge fresc, sal, i també mantega si en queda a la botiga de sota.",
+        "Lista da compra: pan de millo, aceite, dúas cebolas, medio quilo de tomates para a ensalada, unha ducia de "
+        "ovos, queixo do país, sal e tamén manteiga se queda na tenda da esquina.",
+        "Conteúdo: 1. A casa e os seus quartos. 2. O que se faz na cozinha. 3. Como tratar das plantas. 4. As contas "
+        "do mês. 5. Para não esquecer.",
+    ],
+)
+def test_a_recipe_or_a_list_of_twenty_words_is_enough_to_tell(text: str) -> None:
+    assert not is_spanish(words_of([text]), 0.1)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "El cantante grabó más de cien canciones, casi todas en inglés, y las que hoy recuerda el público son «House "
+        "by the River», «All of You», «What Is This?», «When Rain Stops», «Out of My Mind», «She Came from Nowhere», "
+        "«Do It» y «Up in the Air».",
+        "Sūn Shān (Sūn Shānshuǐ en pinyin, Syūn Sāanséui en cantonés; Jǐnán, provincia de Shāndōng), nieto de Sūn "
+        "Jiān e hijo de Sūn Mǐn, fue un médico y poeta chino, discípulo de Sūn Sīmiǎo.",
+        "Abū Saʿīd al-Dīn al-Fārābī, también conocido como Rashīd al-Dīn al-Ḥamdānī, fue un filósofo y músico en la "
+        "corte del emir Sayf al-Dawla. Nació en una familia de Fārāb.",
+        "La línea sale de la plaza de la Vila, pasa por el carrer dels Àngels, la ronda del Mig, l'Hospital de Sant "
+        "Pau, el passeig d'en Fabra i Puig y el Portal de l'Àngel, y acaba en la estación de Sants.",
+        "Jugaron Marcos Assunção, Antônio dos Santos, João da Silva, Zé do Carmo, Luís das Neves y Paulo do Vale; los "
+        "goles fueron de dos Santos y de da Silva, y el partido acabó con el estadio lleno.",
+    ],
+)
+def test_spanish_dense_with_foreign_names_is_spanish(text: str) -> None:
+    assert is_spanish(words_of([text]), 0.1)[0]
+
+
 def test_short_spanish_sentences_are_spanish() -> None:
     assert is_spanish(words_of(sentences()), 0.1).all()
 
@@ -139,11 +183,11 @@ def test_evaluation_sets_are_read_from_lines_and_from_any_text_of_a_record(tmp_p
     from enlace import EnlaceError
 
     (tmp_path / "a.txt").write_text(f"{QUESTION}\n\nOtra frase\n", encoding="utf-8")
-    (tmp_path / "b.jsonl").write_text('{"good": "uno", "n": 3, "options": ["dos", {"x": "tres"}]}\n', encoding="utf-8")
-    assert read_eval_sets(["*.txt", "b.jsonl"], tmp_path).items == (QUESTION, "Otra frase", "uno", "dos", "tres")
-    assert read_eval_sets([], tmp_path).runs == ()
-    with pytest.raises(EnlaceError, match=r"eval_sets: no hay ningún archivo c\.jsonl"):
-        read_eval_sets(["c.jsonl"], tmp_path)
-    assert read_eval_sets([str(tmp_path / "b.*")], tmp_path / "elsewhere").items == ("uno", "dos", "tres")
-    with pytest.raises(EnlaceError, match="no hay ningún archivo"):
-        read_eval_sets([""], tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/b.jsonl").write_text('{"good": "uno", "n": 3, "o": ["dos", {"x": "tres"}]}\n', encoding="utf-8")
+    (tmp_path / ".gitkeep").touch()
+    assert read_eval_sets(tmp_path).items == (QUESTION, "Otra frase", "uno", "dos", "tres")
+    assert read_eval_sets(tmp_path / "nada").runs == ()
+    (tmp_path / "c.csv").write_text("uno,dos", encoding="utf-8")
+    with pytest.raises(EnlaceError, match=r"c\.csv: no es \.txt ni \.jsonl"):
+        read_eval_sets(tmp_path)

@@ -1,4 +1,5 @@
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -85,3 +86,19 @@ def test_words_of_a_text_do_not_depend_on_its_neighbours() -> None:
         assert together.numbers[together.starts[i] : together.starts[i + 1]].tolist() == alone.numbers.tolist()
     assert words_of([texts[0]]).numbers.tolist() == words_of([texts[2]]).numbers.tolist()
     assert len(np.unique(words_of([" ".join(sorted(set(LEXICON)))]).numbers)) == len(set(LEXICON))
+
+
+def test_a_long_text_is_taken_by_the_megabyte_with_the_same_words() -> None:
+    """A library in one document, of up to 32 MB, needed 800 MB in each process."""
+    sentence = "Había una vez un gato que dormía. "
+    once = words_of([sentence]).numbers.tolist()
+    tracemalloc.start()
+    words = words_of([sentence * 200_000])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (words.numbers.reshape(200_000, 7) == once).all()
+    assert peak < 25 * len(sentence) * 200_000  # 38 when it was taken whole, and 16 more kept for ever
+    words = words_of([sentence * 50_000, "x" * (3 << 20) + " fin", sentence])
+    assert words.counts().tolist() == [7 * 50_000, 2, 7]
+    assert words.numbers[-7:].tolist() == once
+    assert words.numbers[-9:-7].tolist() == [words_of([word]).numbers[0] for word in ("x" * (3 << 20), "fin")]

@@ -189,3 +189,15 @@ def test_a_word_that_never_ends_is_read_in_pieces(tokenizer: Tokenizer, word: st
     text = f"Índice {word} página 9"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert train_tokenizer([text, text], 260).get_vocab_size() == 260
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_training_on_a_library_in_one_document_does_not_fill_the_memory() -> None:
+    program = (
+        "from enlace.data.tokenizer import train_tokenizer\n"
+        "def peak(): return 1024 * int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
+        "text = ' '.join(f'palabra{i % 5000}' for i in range(200_000)); before = peak()\n"
+        "train_tokenizer([text], 262); print((peak() - before) / len(text))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert float(told) < 60  # bytes of memory for each of the text: 130 when it was taken whole, 13 in parts

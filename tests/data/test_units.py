@@ -90,7 +90,8 @@ def _texts(out: Path, split: str) -> list[str]:
 
 
 def test_units_share_out_every_line_once(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b"".join(b"x" * (i % 37) + b"\n" for i in range(500)))
+    """Lines end at the byte 0x0A only, as in wbolster/jsonlines#53."""
+    (tmp_path / "a.jsonl").write_bytes(b"".join(f"{'x' * (i % 37)}\u2028\x85\r\n".encode() for i in range(500)))
     from enlace.data.units import _lines
 
     for size in (1, 7, 100, 10**6):
@@ -103,6 +104,7 @@ def test_the_bytes_do_not_depend_on_workers_order_or_size_of_units(
     config: ShardsConfig, raw: list[Path], tmp_path: Path
 ) -> None:
     """mlfoundations/open_clip#734: an order that depends on the process cannot be repeated."""
+    config = config.model_copy(update={"tokenizer_bytes": 12_000})  # a part of them: which one must not depend either
     build_shards(raw, [], config, tmp_path / "one", unit_bytes=UNIT)
     expected = _files(tmp_path / "one")
     assert len(list(split_in_units(raw, UNIT))) >= 6
@@ -191,7 +193,7 @@ def test_evaluation_sets_are_kept_out_of_conversations_too(
     manifest = build_shards(raw, chats, config, tmp_path / "out", evals=EvalSet.of([item])).manifest
     assert manifest.dropped["contaminated_conversation"] == 1
     report = (tmp_path / "out" / "report.json").read_text(encoding="utf-8")
-    assert '"found_in_text": 1' in report and EvalSet.of([item]).digest in report
+    assert '"found_in_text": 1' in report
 
 
 # ── Killed, shared, refused ──────────────────────────────────────────────────────────────────────────────────────────

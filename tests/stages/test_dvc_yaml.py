@@ -13,6 +13,7 @@ import pytest
 from enlace.config import yaml12
 from enlace.config.load import flatten, load_config
 from enlace.config.schema import Config
+from enlace.stages import build_shards
 from enlace.train.family import SOURCES
 from tests.stages.closure import ROOT, import_closure
 
@@ -108,6 +109,12 @@ def test_the_fingerprint_of_a_run_covers_the_training_source() -> None:
     hardware = {"train/backends.py", "train/launch.py"}  # an unfinished run may move to another
     assert listed - hashed == {f"src/enlace/{source}" for source in after | storing | showing | hardware}
     assert hashed <= listed
+
+
+def test_the_texts_that_shards_are_made_of_or_kept_from_are_dependencies() -> None:
+    """Other evaluation sets are other shards, under plain `dvc repro` too."""
+    read = {str(path) for path in (build_shards.RAW, build_shards.EVALS, build_shards.CONVERSATIONS)}
+    assert read <= set(STAGES["build-shards"]["deps"])
 
 
 def test_nothing_switches_the_run_cache_off() -> None:

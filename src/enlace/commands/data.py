@@ -129,21 +129,6 @@ def verify(shards: _Folder = None) -> None:
     console.say(f"Bien: {files} shards, {sum(map(len, sides.values()))} documentos distintos, ninguno a los dos lados.")
 
 
-@app.command("evals")
-def evals(shards: _Folder = None) -> None:
-    """Dice si los conjuntos de evaluación cambiaron desde que se hicieron los shards, y acaba entonces con estado 1."""
-    from enlace.config.load import load_config
-    from enlace.data.decontaminate import EvalSet, read_eval_sets
-
-    folder, root = _folder(shards), project_root()
-    if not (folder / "report.json").exists():
-        return
-    patterns = load_config(root).data.shards.clean.eval_sets
-    if _report(folder)["eval_sets"].get("digest", EvalSet.of([]).digest) != read_eval_sets(patterns, root).digest:
-        console.say("Los conjuntos de evaluación cambiaron: los shards se hacen otra vez.")
-        raise typer.Exit(1)
-
-
 def _folder(given: Path | None) -> Path:
     return given or project_root() / _SHARDS
 

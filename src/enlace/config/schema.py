@@ -186,10 +186,6 @@ class CleanConfig(Layer):
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = Field(
         description="Jaccard similarity of word 5-grams from which two documents count as one."
     )
-    eval_sets: tuple[str, ...] = Field(
-        strict=False,
-        description="Files (.txt, .jsonl; patterns too): training text that shares 13 words with an item is dropped.",
-    )
 
 
 class ShardsConfig(Layer):

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +22,14 @@ import numpy.typing as npt
 from enlace import EnlaceError
 from enlace.config.schema import ShardsConfig
 from enlace.console import progress
-from enlace.data.chat import Message, encode_conversation
-from enlace.data.clean import normalise
+from enlace.data.chat import encode_conversation
 from enlace.data.conversations import Conversation
 from enlace.data.decontaminate import EvalSet
 from enlace.data.dedup import is_held_out
 from enlace.data.executors import Work
 from enlace.data.filters import Report
 from enlace.data.folder import whole_folder
-from enlace.data.selection import Selection, Table, select
+from enlace.data.selection import Table, select, select_conversations
 from enlace.data.shards import SPLITS, Encoded, Manifest, Split, StreamRecord, beside, write_manifest, write_stream
 from enlace.data.tokenizer import Tokenizer, train_tokenizer
 from enlace.data.units import (
@@ -44,7 +43,7 @@ from enlace.data.units import (
     split_in_units,
     unit_report,
 )
-from enlace.data.words import mixed, words_of
+from enlace.data.words import mixed
 from enlace.durable import locked, write_atomic
 
 CHAT = "chat"  # the stream of the conversations; the others are named after their source
@@ -128,7 +127,7 @@ class _Build:
         self, table: Table, units: Sequence[str], again: int, conversations: Iterable[Conversation], report: Report
     ) -> Built:
         selection = select(table, self.config.clean.near_duplicates, report)
-        chats = self._select_conversations(conversations, selection, report)
+        chats = select_conversations(conversations, selection, self.config.val_fraction, self.evals, report)
         streams = self._split(selection.table, units, chats)
         self._train_tokenizer(selection.table, streams)
         encoded, encoded_again = self._encode(selection.table, units, streams)
@@ -204,39 +203,6 @@ class _Build:
                 streams.append(_Chosen(CHAT, split, np.zeros(0, np.int64), side))
         return streams
 
-    def _select_conversations(
-        self, conversations: Iterable[Conversation], selection: Selection, report: Report
-    ) -> list[Conversation]:
-        """The conversations normalised, without those that are empty, repeated, in an evaluation set, or about a
-        document that is not held out but has a held-out one that says the same; counted in `report`.
-
-        Of copies about several documents the one with the smallest hash stays, as with documents: the held-out one.
-        """
-        kept: dict[tuple[Message, ...], Conversation] = {}
-        fraction = self.config.val_fraction
-        for conversation in sorted(conversations, key=lambda chat: chat.document_hash):
-            messages = tuple(Message(message.role, normalise(message.content)) for message in conversation.messages)
-            about = int(conversation.document_hash, 16)
-            stands = f"{selection.stands_for.get(about, about):016x}"
-            if not all(message.content for message in messages):
-                report.dropped["empty_conversation"] += 1
-            elif messages in kept:
-                report.dropped["duplicate_conversation"] += 1
-            elif _side(conversation.document_hash, fraction) == "train" and is_held_out(stands, fraction):
-                report.dropped["held_out_conversation"] += 1
-            elif self._is_contaminated(messages, report):
-                report.dropped["contaminated_conversation"] += 1
-            else:
-                kept[messages] = replace(conversation, messages=messages)
-        return sorted(kept.values(), key=lambda chat: (chat.document_hash, [m.content for m in chat.messages]))
-
-    def _is_contaminated(self, messages: Sequence[Message], report: Report) -> bool:
-        if not self.evals.runs:
-            return False
-        overlapping, items = self.evals.overlaps(words_of([message.content for message in messages]))
-        report.eval_items |= items
-        return bool(overlapping.any())
-
     def _train_tokenizer(self, table: Table, streams: Sequence[_Chosen]) -> None:
         """Train tokenizer.json on what is trained: documents in their order, then conversations, a sample of each."""
         train = [stream for stream in streams if stream.split == "train"]
@@ -299,13 +265,7 @@ class _Build:
             lengths[name] = {str(2**power): int((powers == power).sum()) for power in np.unique(powers)}
         content = report.to_json()
         found = len(content.pop("eval_items"))
-        evals: dict[str, object] = {
-            "items": len(self.evals.items),
-            "too_short": self.evals.too_short(),
-            "found_in_text": found,
-        }
-        if self.evals.items:
-            evals["digest"] = self.evals.digest  # for whoever asks whether they changed since
+        evals = {"items": len(self.evals.items), "too_short": self.evals.too_short(), "found_in_text": found}
         return {**content, "eval_sets": evals, "bytes_histogram": lengths}
 
 

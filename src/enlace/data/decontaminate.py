@@ -67,22 +67,13 @@ class EvalSet:
         return texts, items
 
 
-def read_eval_sets(patterns: Sequence[str], root: Path) -> EvalSet:
-    """The items of the files that match `patterns`: the lines of a .txt, all texts in each record of a .jsonl.
+def read_eval_sets(folder: Path) -> EvalSet:
+    """The items of the files under `folder`: the lines of a .txt, all texts in each record of a .jsonl.
 
-    Raises EnlaceError for a pattern that matches nothing, and for what cannot be read.
+    Raises EnlaceError for what cannot be read; hidden files are passed over.
     """
-    items: dict[str, None] = {}
-    for pattern in patterns:
-        anchor = Path(pattern).anchor
-        base, relative = Path(anchor or root), str(Path(pattern).relative_to(anchor))
-        # A glob of "." is an error of Python's; so is one of an absolute path.
-        paths = sorted(path for path in base.glob(relative) if path.is_file()) if relative != "." else []
-        if not paths:
-            raise EnlaceError(f"data.shards.clean.eval_sets: no hay ningún archivo {pattern}; corrígelo o quítalo")
-        for path in paths:
-            items.update(dict.fromkeys(_items(path)))
-    return EvalSet.of(list(items))
+    paths = sorted(path for path in folder.rglob("[!.]*") if path.is_file())
+    return EvalSet.of(list(dict.fromkeys(item for path in paths for item in _items(path))))
 
 
 def _items(path: Path) -> Iterator[str]:
@@ -90,6 +81,8 @@ def _items(path: Path) -> Iterator[str]:
         for _, record in json_lines(path):
             yield from _texts(record)
         return
+    if path.suffix != ".txt":
+        raise EnlaceError(f"{path}: no es .txt ni .jsonl, lo que se lee de los conjuntos de evaluación; quítalo de ahí")
     try:
         yield from (line for line in path.read_text(encoding="utf-8").split("\n") if line.strip())
     except OSError as error:

@@ -1,7 +1,11 @@
-"""Is a text Spanish? By the share of its words that are common Spanish words, against those of the neighbours.
+"""Is a text Spanish? By the share of its words that are common Spanish words, and against each neighbour in turn.
 
-Needs no model and no network. A word that several languages share counts for each of them, so what decides between
-Spanish and Portuguese or Catalan are the words that only one has.
+Needs no model and no network. What Spanish and Catalan have in common ("de", "la", "que") says nothing between the
+two: only the words that one of them has and the other has not are weighed.
+
+Measured on the help of LibreOffice 7.4 in eight languages, paragraphs of 180 characters or more: of the Catalan ones
+2.7 % pass for Spanish, of the Galician 2.1 %, of the others 1 % at most; of the 6,141 summaries of the demo one is
+refused.
 """
 
 from __future__ import annotations
@@ -37,11 +41,10 @@ _COMMON = {
     "ca": """
         de la i el que en a les els un per del una es amb al va no se dels com ha o l d son mes pel aquest
         entre tambe era seva seu aquesta fou pero quan molt on hi van ser als sobre tot han ja si sense fins
-        s n
     """,
     "fr": """
         de la le et les des en un du une que est pour qui dans a par plus pas au sur ne se ce il sont avec
-        ou cette aux son mais comme on nous l d elle sa ses ont ete etait leur s n je vous
+        ou cette aux son mais comme on nous l d elle sa ses ont ete etait leur je vous
     """,
     "it": """
         di e il la che in a un per non una con del si da della i le dei nel alla piu come sono al gli anche
@@ -54,16 +57,16 @@ _COMMON = {
     """,
 }
 _NUMBERS = numbers_of(" ".join(_COMMON.values()).split())
-_IN_LANGUAGE = np.stack([np.isin(_NUMBERS, numbers_of(words.split())) for words in _COMMON.values()])
-_ENOUGH = 30  # words; of fewer, the comparison with other languages says little
-_MARGIN = 1.2  # by how much another language must win: foreign names and titles bring its words along
+_SPANISH, *_OTHERS = (np.isin(_NUMBERS, numbers_of(words.split())) for words in _COMMON.values())
+_MARGIN = 2  # foreign names and titles bring their words along, so one of Spanish outweighs two of another language
+_AGAINST = [_MARGIN * (_SPANISH & ~other) - 1 * (other & ~_SPANISH) for other in _OTHERS]
+_ENOUGH = 15  # words; of fewer, the comparison with other languages says little
 
 
 def is_spanish(words: Words, least: float) -> npt.NDArray[np.bool_]:
-    """Which texts have a share of at least `least` of common Spanish words, and no other language clearly more."""
+    """Which texts have a share of at least `least` of common Spanish words, and are of no other language instead."""
     counts = words.counts()
     at = np.minimum(np.searchsorted(_NUMBERS, words.numbers), len(_NUMBERS) - 1)
     known = _NUMBERS[at] == words.numbers
-    hits = np.stack([each((mask[at] & known).astype(np.int64), words.starts, np.add) for mask in _IN_LANGUAGE])
-    spanish, others = hits[0], hits[1:].max(axis=0)
-    return (spanish >= least * np.maximum(counts, 1)) & ((_MARGIN * spanish >= others) | (counts < _ENOUGH))
+    spanish, *against = (each(weight[at] * known, words.starts, np.add) for weight in (1 * _SPANISH, *_AGAINST))
+    return (spanish >= least * np.maximum(counts, 1)) & ((np.min(against, axis=0) >= 0) | (counts < _ENOUGH))

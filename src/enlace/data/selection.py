@@ -1,4 +1,4 @@
-"""Which of the cleaned documents stay: one of each, whatever order they come in.
+"""Which of the cleaned documents, and of the conversations, stay: one of each, whatever order they come in.
 
 Documents are put in the order of their hash, which is also what decides the split. Of copies and of texts that are
 alike the first in that order stays, and so, where one of them is held out, a held-out one does: nothing like it is
@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from enlace.data.chat import Message
+from enlace.data.clean import normalise
+from enlace.data.conversations import Conversation
+from enlace.data.decontaminate import EvalSet
+from enlace.data.dedup import is_held_out
 from enlace.data.filters import Report
 from enlace.data.near import BANDS, near_duplicates
 from enlace.data.shards import beside
-from enlace.data.words import Numbers
+from enlace.data.words import Numbers, words_of
 
 
 class Pieces:
@@ -108,6 +113,40 @@ def select(table: Table, threshold: float | None, report: Report) -> Selection:
             other = stands_for[other]
         stands_for[key] = other
     return Selection(table, stands_for)
+
+
+def select_conversations(
+    conversations: Iterable[Conversation], selection: Selection, val_fraction: float, evals: EvalSet, report: Report
+) -> list[Conversation]:
+    """The conversations normalised, without those that are empty, repeated, in an evaluation set, or about a document
+    that is not held out but has a held-out one that says the same; counted in `report`.
+
+    Of copies about several documents the one with the smallest hash stays, as with documents: the held-out one.
+    """
+    kept: dict[tuple[Message, ...], Conversation] = {}
+    for conversation in sorted(conversations, key=lambda chat: chat.document_hash):
+        messages = tuple(Message(message.role, normalise(message.content)) for message in conversation.messages)
+        about = int(conversation.document_hash, 16)
+        stands = f"{selection.stands_for.get(about, about):016x}"
+        if not all(message.content for message in messages):
+            report.dropped["empty_conversation"] += 1
+        elif messages in kept:
+            report.dropped["duplicate_conversation"] += 1
+        elif is_held_out(stands, val_fraction) and not is_held_out(conversation.document_hash, val_fraction):
+            report.dropped["held_out_conversation"] += 1
+        elif _is_contaminated(messages, evals, report):
+            report.dropped["contaminated_conversation"] += 1
+        else:
+            kept[messages] = replace(conversation, messages=messages)
+    return sorted(kept.values(), key=lambda chat: (chat.document_hash, [m.content for m in chat.messages]))
+
+
+def _is_contaminated(messages: Sequence[Message], evals: EvalSet, report: Report) -> bool:
+    if not evals.runs:
+        return False
+    overlapping, items = evals.overlaps(words_of([message.content for message in messages]))
+    report.eval_items |= items
+    return bool(overlapping.any())
 
 
 def _exact(table: Table) -> npt.NDArray[np.int64]:

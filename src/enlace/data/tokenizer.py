@@ -51,6 +51,10 @@ def _pieces(text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
 
 
+# The trainer needs 130 bytes for each byte of a text: a library in one document would fill the memory.
+_PART = re.compile(r"(?s).{1,100000}\S*")
+
+
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     """A tokenizer of exactly `vocab_size` entries, special tokens included; the same texts give the same tokenizer.
 
@@ -74,7 +78,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeniz
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((piece for text in texts for piece in _pieces(text)), trainer)
+    parts = (part for text in texts for part in _PART.findall(text))
+    tokenizer.train_from_iterator((piece for part in parts for piece in _pieces(part)), trainer)
     if (reached := tokenizer.get_vocab_size()) < vocab_size:
         raise EnlaceError(
             f"data.shards.vocab_size: los textos solo dan para un vocabulario de {reached} y se pidió {vocab_size}; "

@@ -2,7 +2,8 @@
 
 A word is a run of letters and digits, folded: lower case, without accents, and with everything outside Latin-1 taken
 for white space. Its number is a polynomial over its bytes modulo 2^64, mixed, which numpy finds for all words of a
-megabyte of text in a few passes; unlike `hash`, it is the same in every process.
+megabyte of text in a few passes; unlike `hash`, it is the same in every process. A longer text, which may have 32, is
+taken by the megabyte, since those passes need 40 bytes for each of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ Numbers = npt.NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_BLOCK = 1 << 20  # bytes
 
 
 def _folding() -> bytes:
@@ -67,10 +70,22 @@ def words_of(texts: Sequence[str]) -> Words:
     letter = data != 32
     edges = np.flatnonzero(np.diff(letter, prepend=False, append=False))
     starts, ends = edges[::2], edges[1::2]
+    numbers = np.empty(len(starts), dtype=np.uint64)
+    cuts = np.searchsorted(starts, np.arange(0, len(data) + _BLOCK, _BLOCK))
+    for first, last in pairwise(cuts):
+        if first < last:
+            here = starts[first]
+            numbers[first:last] = _numbers(
+                data[here : ends[last - 1]], starts[first:last] - here, ends[first:last] - here
+            )
+    return Words(numbers, np.concatenate(([0], np.searchsorted(starts, ends_of_texts))))
+
+
+def _numbers(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Numbers:
+    """The number of each word `data[start:end]`."""
     powers, inverses = _powers(len(data))
     sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(data * powers[: len(data)], dtype=np.uint64)))
-    numbers = mixed((sums[ends] - sums[starts]) * inverses[starts])
-    return Words(numbers, np.concatenate(([0], np.searchsorted(starts, ends_of_texts))))
+    return mixed((sums[ends] - sums[starts]) * inverses[starts])
 
 
 def numbers_of(words: Iterable[str]) -> Numbers:
@@ -99,7 +114,7 @@ _known: list[tuple[Numbers, Numbers]] = []
 def _powers(length: int) -> tuple[Numbers, Numbers]:
     """Powers of the base and of its inverse, at least `length` of each; kept for the next call."""
     if not _known or len(_known[0][0]) < length:
-        size = max(length, 1 << 20)
+        size = max(length, _BLOCK)
         inverse = pow(_BASE, -1, 1 << 64)
         pair = []
         for base in (_BASE, inverse):

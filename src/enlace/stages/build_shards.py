@@ -16,7 +16,7 @@ from enlace.data.executors import Work
 from enlace.data.tool_turns import with_searches
 from enlace.durable import reason, write_atomic
 
-RAW = Path("data/raw")
+RAW, EVALS = Path("data/raw"), Path("data/evals")
 CONVERSATIONS = Path("data/distill/conversations.jsonl")
 OUT, PAGE, PICTURE = Path("data/shards"), Path("data/SOURCES.md"), Path("reports/corpus.png")
 
@@ -36,7 +36,7 @@ def main() -> None:
         config.data.shards,
         OUT,
         sources,
-        evals=read_eval_sets(config.data.shards.clean.eval_sets, Path.cwd()),
+        evals=read_eval_sets(EVALS),
         work=Work(config.data.executor, config.data.workers, config.data.scheduler),
     )
     report = json.loads((OUT / "report.json").read_bytes())

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enlace.config.schema import EvalConfig
+from enlace.data.clean import normalise
 from enlace.data.conversations import Conversation
 from enlace.data.dedup import is_held_out
 from enlace.data.documents import Document
@@ -267,7 +268,7 @@ def _shown(answered: Answered) -> dict[str, str]:
 
 def continuation(trained: Trained, prompt: str, settings: EvalConfig) -> str:
     """How the model goes on after `prompt`."""
-    ids = [trained.tokenizer.end_of_text_id, *trained.tokenizer.encode(prompt)][: trained.context_length - 1]
+    ids = [trained.tokenizer.end_of_text_id, *trained.tokenizer.encode(normalise(prompt))][: trained.context_length - 1]
     return trained.tokenizer.decode(_continued(trained, ids, settings, 0))
 
 

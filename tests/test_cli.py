@@ -92,7 +92,7 @@ def test_config_check_show_and_diff(project: Path) -> None:
     assert "train.z_loss = 0.0001" in _enlace(project, "config", "show").stdout
     assert "Igual que el preset «demo»" in _enlace(project, "config", "diff").stdout
     diff = _enlace(project, "config", "diff", "hogar-100m").stdout
-    assert "model.d_model: 768 -> 192" in diff and "layers.hardware: rtx2060 -> cpu" in diff
+    assert "model.d_model: 768 -> 256" in diff and "layers.hardware: rtx2060 -> cpu" in diff
     _fails(_enlace(project, "config", "diff", "hogar"), "No hay preset «hogar» (¿querías decir «hogar-100m»?)")
 
 

@@ -45,7 +45,7 @@ from enlace.train.run import make_trainer
 CORPUS = Mixture(corpus=1.0, chat=0.0)
 CALIBRATION_STEPS = 12
 PEER_WARMUP, PEER_BETAS, PEER_DECAY, PEER_FLOOR = 100, (0.9, 0.99), 0.1, 0.1
-PEER_LR = 2e-3
+PEER_LR = 4e-3
 Step = Callable[[int], None]
 
 
@@ -121,9 +121,9 @@ def _timed(step: Step, i: int) -> float:
 
 def _ours(config: Config, shards: Shards, runtime: Runtime, steps: int, _: float, run: Path) -> tuple[nn.Module, Step]:
     """The trainer of the project, its schedule drawn out or in to `steps`."""
-    factor = steps / config.train.steps
-    schedule = {"steps": steps, **{key: int(getattr(config.train, key) * factor) for key in ("decay_steps",)}}
-    train = config.train.model_copy(update={**schedule, "warmup_steps": min(config.train.warmup_steps, steps // 4)})
+    whole = config.train
+    schedule = {"steps": steps, "decay_steps": whole.decay_steps * steps // whole.steps}
+    train = whole.model_copy(update={**schedule, "warmup_steps": min(whole.warmup_steps, steps // 4)})
     mixture = PhaseMixture(stable=CORPUS, decay=CORPUS)
     micro = min(config.hardware.micro_batch_size, batch_size(train))
     trainer = make_trainer(config.model, train, mixture, shards, runtime, micro, run)
@@ -161,6 +161,8 @@ def _peer(config: Config, shards: Shards, runtime: Runtime, steps: int, lr: floa
             attn_pdrop=0.0,
             resid_pdrop=0.0,
             use_cache=False,
+            bos_token_id=None,
+            eos_token_id=None,
         )
     )
     matrices = [p for p in gpt.parameters() if p.ndim >= 2]

@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from enlace.data import language
 from enlace.data.clean import normalise
 from enlace.data.decontaminate import EvalSet, read_eval_sets
 from enlace.data.documents import Document
@@ -58,6 +59,15 @@ def test_boilerplate_lines_go_and_the_text_stays() -> None:
     assert kept.texts[0] == GOOD and report.removed == {"boilerplate": 7}
     assert kept.texts[1].endswith("Las cookies de avena llevan mantequilla.\nImprimir el libro cuesta mucho.")
     assert len(report.samples["boilerplate"]) == 5
+
+
+def test_each_line_is_boilerplate_by_itself() -> None:
+    """Signs alone are none, and neither is what would be one only together with the line before."""
+    lines = (
+        "— Leer más —\n***\nCompartir en Facebook\nTwitter\n\nMi Casa, 2024. TODOS LOS DERECHOS RESERVADOS.\nVer más"
+    )
+    kept, report = _clean(f"{GOOD}\n{lines}", boilerplate=True)
+    assert kept.texts == [f"{GOOD}\n***\nTwitter"] and report.removed == {"boilerplate": 4}
 
 
 def test_a_line_repeated_in_a_document_stays_once_but_short_ones_stay() -> None:
@@ -140,6 +150,12 @@ def test_a_recipe_or_a_list_of_twenty_words_is_enough_to_tell(text: str) -> None
 )
 def test_spanish_dense_with_foreign_names_is_spanish(text: str) -> None:
     assert is_spanish(words_of([text]), 0.1)[0]
+
+
+def test_every_common_word_is_known() -> None:
+    """Two words with the same place would hide one of them."""
+    texts = [f"{word} " * 5 for word in language._COMMON["es"].split()]
+    assert is_spanish(words_of(texts), 1.0).all()
 
 
 def test_short_spanish_sentences_are_spanish() -> None:

@@ -102,3 +102,10 @@ def test_a_long_text_is_taken_by_the_megabyte_with_the_same_words() -> None:
     assert words.counts().tolist() == [7 * 50_000, 2, 7]
     assert words.numbers[-7:].tolist() == once
     assert words.numbers[-9:-7].tolist() == [words_of([word]).numbers[0] for word in ("x" * (3 << 20), "fin")]
+
+
+def test_the_words_of_some_texts_are_those_of_them_alone() -> None:
+    texts = ["uno dos tres", "", "cuatro", "cinco seis"]
+    chosen = np.array([False, True, True, True])
+    some, alone = words_of(texts).of(chosen), words_of(texts[1:])
+    assert np.array_equal(some.numbers, alone.numbers) and np.array_equal(some.starts, alone.starts)

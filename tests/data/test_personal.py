@@ -27,6 +27,10 @@ PERSONAL = [
     ("Tel.: (011) 4123-4567", "Tel.: [teléfono]"),
     ("teléfono 91 123 45 67", "teléfono [teléfono]"),
     ("la IP 200.45.67.8 y 2001:4860:4860::8888", "la IP [IP] y [IP]"),
+    (
+        "En casa, 200.45.67.8\ny 2001:4860:4860::8888\nJuan\nDNI 12345678Z\nAna",
+        "En casa, [IP]\ny [IP]\nJuan\nDNI [identificación]\nAna",
+    ),
 ]
 # What looks like it and is not.
 NOBODYS = [
@@ -39,6 +43,7 @@ NOBODYS = [
     "4111 1111 1111 1112 y 0000 0000 0000 0000",
     "192.168.1.1, 127.0.0.1, 10.0.0.8, 203.0.113.7, ::1 y fe80::1",
     "la versión 17.14.7.2 y v1.22.33.4; 300.10.20.3",
+    "De la versión\n17.14.77.20 a la 18",
     "2.6.3.1 Diagramas de flauta, y 8.8.8.8",
     "a las 10:30:15, Génesis 1:1-3",
     "un @usuario, correo@, @dominio.com y 5 @ 3",

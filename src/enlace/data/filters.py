@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,10 +36,13 @@ _BOILERPLATE = re.compile(
     r"|(?:haga|haz) clic aquí[^\n]{0,60}|suscríbete[^\n]{0,80}|iniciar sesión|regístrate|(?:aviso|nota) legal"
     r"|política de privacidad|términos y condiciones|imprimir|enviar por correo(?: electrónico)?"
     r"|\[[^\]\n]*(?:<|>)[^\]\n]*\]|(?:\[[^\]\n]{1,40}\] ?){2,}"  # links to the pages around
-    r"|(?:©|\(c\)|copyright)[^\n]{0,120}|[^\n]{0,60}todos los derechos reservados"
+    r"|(?:©|\(c\)|copyright)[^\n]{0,120}"
     r")\W*$",
     re.IGNORECASE | re.MULTILINE,
 )
+# Apart, since it may begin with anything: beside the others it would be tried at every line.
+_RIGHTS = re.compile(r"\W*[^\n]{0,60}todos los derechos reservados\W*", re.IGNORECASE)
+_RIGHTS_NEAR = re.compile(r" (?i:derechos reservados)")
 _REPEATS, _REPEATED_WORDS = 3, 4  # a line of four words or more, three times or more in one document
 _PLAIN = bytes(code for code in range(256) if chr(code).isalpha() or chr(code).isspace())
 
@@ -55,8 +59,11 @@ class Report:
 
     def sample(self, reason: str, key: bytes, id: str, text: str) -> None:
         """Keep a sample, if it is among the first by hash."""
-        shown = text[:_SHOWN].replace("\n", " ⏎ ")
-        self.samples[reason] = sorted([*self.samples.get(reason, []), (key.hex(), id, shown)])[:SAMPLES]
+        samples = self.samples.setdefault(reason, [])
+        if len(samples) == SAMPLES and (key.hex(), id) > samples[-1][:2]:
+            return
+        insort(samples, (key.hex(), id, text[:_SHOWN].replace("\n", " ⏎ ")))
+        del samples[SAMPLES:]
 
     def add(self, other: Report) -> None:
         """Add another part of the same work."""
@@ -130,7 +137,7 @@ def clean_batch(
         good &= ~bad
     chosen = [int(i) for i in np.flatnonzero(good)]
     kept = [texts[i] for i in chosen]
-    return Kept(kept, words if good.all() else words_of(kept), [keys[i] for i in chosen], [digests[i] for i in chosen])
+    return Kept(kept, words.of(good), [keys[i] for i in chosen], [digests[i] for i in chosen])
 
 
 def _verdicts(
@@ -171,12 +178,16 @@ def _without_boilerplate(text: str, key: bytes, id: str, report: Report) -> str:
     lines = text.split("\n")
     counts = Counter(lines) if len(set(lines)) < len(lines) else Counter[str]()
     often = {line for line, n in counts.items() if n >= _REPEATS and line.count(" ") >= _REPEATED_WORDS - 1}
-    boilerplate = _BOILERPLATE.search(text)
+    # A match may take lines of signs along, or two lines that are boilerplate only together: each line counts alone.
+    near = (line for match in _BOILERPLATE.finditer(text) for line in match[0].split("\n"))
+    boilerplate = {line for line in near if line and _BOILERPLATE.fullmatch(line)}
+    if _RIGHTS_NEAR.search(text):
+        boilerplate.update(line for line in lines if _RIGHTS.fullmatch(line))
     if not often and not boilerplate:
         return text
-    kept, seen = [], set()
+    kept, seen = [], set(boilerplate)
     for line in lines:
-        if line in seen or (boilerplate and line and _BOILERPLATE.fullmatch(line)):
+        if line in seen:
             report.removed["boilerplate"] += 1
             report.sample("boilerplate", key, id, line)
             continue

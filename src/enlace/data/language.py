@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from enlace.data.words import Words, each, numbers_of
+from enlace.data.words import Words, numbers_of
 
 # The commonest words of each language, without accents, as `words` folds them.
 _COMMON = {
@@ -58,15 +58,20 @@ _COMMON = {
 }
 _NUMBERS = numbers_of(" ".join(_COMMON.values()).split())
 _SPANISH, *_OTHERS = (np.isin(_NUMBERS, numbers_of(words.split())) for words in _COMMON.values())
+# Where a number would be, by its first 20 bits, which no two of them share: eight times sooner than a search.
+_LOW_BITS = np.uint64(44)
+_PLACES = np.zeros(1 << 20, dtype=np.int16)
+_PLACES[_NUMBERS >> _LOW_BITS] = np.arange(len(_NUMBERS))
 _MARGIN = 2  # foreign names and titles bring their words along, so one of Spanish outweighs two of another language
-_AGAINST = [_MARGIN * (_SPANISH & ~other) - 1 * (other & ~_SPANISH) for other in _OTHERS]
+_AGAINST = [_MARGIN * (_SPANISH & ~other) - 1.0 * (other & ~_SPANISH) for other in _OTHERS]
 _ENOUGH = 15  # words; of fewer, the comparison with other languages says little
 
 
 def is_spanish(words: Words, least: float) -> npt.NDArray[np.bool_]:
     """Which texts have a share of at least `least` of common Spanish words, and are of no other language instead."""
     counts = words.counts()
-    at = np.minimum(np.searchsorted(_NUMBERS, words.numbers), len(_NUMBERS) - 1)
-    known = _NUMBERS[at] == words.numbers
-    spanish, *against = (each(weight[at] * known, words.starts, np.add) for weight in (1 * _SPANISH, *_AGAINST))
+    at = _PLACES[words.numbers >> _LOW_BITS]
+    known = np.flatnonzero(_NUMBERS[at] == words.numbers)
+    word, text = at[known], np.repeat(np.arange(len(counts)), counts)[known]
+    spanish, *against = (np.bincount(text, weight[word], len(counts)) for weight in (_SPANISH, *_AGAINST))
     return (spanish >= least * np.maximum(counts, 1)) & ((np.min(against, axis=0) >= 0) | (counts < _ENOUGH))

@@ -2,7 +2,7 @@
 
 Numbers are told by their check digit wherever there is one (DNI and NIE, CUIT and CUIL, RUT, CURP, IBAN, cards), so
 that other numbers stay. A phone has none: it needs its "+" and country code, or a word such as "tel." before it; "600
-000 000 de euros" is not one. Texts without an "@" and without a run of digits are only searched for those.
+000 000 de euros" is not one. Where there is no "@" and no run of digits, nothing else is looked for.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ PLACEHOLDERS = {
     "ip": "[IP]",
 }
 
-# Seven digits with nothing but a sign between them: no phone, document, account or card has fewer.
-_DIGITS = re.compile(r"\d(?:[ .\-/()]{0,2}\d){6}")
-_SIX = re.compile(r"\d\d{5}")  # not \d{6}: so written, it looks for a first digit much sooner
-_DOTTED = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
-
+# Six digits with nothing but a sign between them: whatever is looked for by its digits has as many.
+_DIGITS = re.compile(r"[0-9](?:[ .\-/()]{0,2}\d){5}")
 _COLONS = re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]")
 
 _MAIL_NAME = re.compile(r"(?<![\w.+\-])[\w.+\-]{1,64}$")
@@ -48,7 +45,10 @@ _PHONE = re.compile(
     r"[^\d\n(+]{0,20}))\(?\d(?:[ .\-/()]{0,2}\d){6,11}(?!\w)"
 )
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w]|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){2,7}(?::?[0-9a-fA-F]{1,4})+(?![\w:])")
+# The sign before is looked at after the first digit: so written, it looks for that digit much sooner.
+_IPV6 = re.compile(
+    r"[0-9a-fA-F](?<![\w:.].)[0-9a-fA-F]{0,3}:(?:[0-9a-fA-F]{1,4}:){1,6}(?::?[0-9a-fA-F]{1,4})+(?![\w:])"
+)
 _VERSION = re.compile(r"(?:versi[óo]n|v\.?|release|paquete|secci[óo]n|cap[íi]tulo|art[íi]culo)[ \n]?$", re.IGNORECASE)
 
 Check = Callable[[re.Match[str]], bool]
@@ -59,11 +59,7 @@ def without_personal_data(text: str) -> tuple[str, Counter[str]]:
     found: Counter[str] = Counter()
     if "@" in text:
         text = "".join(_without_mail(text, found))
-    if _SIX.search(text):
-        text = _replace(text, _CURP, "identity", found, _is_curp)
     text = "".join(_without_numbers(text, found))
-    if _DOTTED.search(text):
-        text = _replace(text, _IPV4, "ip", found, _is_public_ip)
     if _COLONS.search(text):
         text = _replace(text, _IPV6, "ip", found, _is_public_ip)
     return text, found
@@ -86,13 +82,16 @@ def _without_mail(text: str, found: Counter[str]) -> Iterator[str]:
 
 
 def _without_numbers(text: str, found: Counter[str]) -> Iterator[str]:
-    """The parts of `text`, searched only in the lines that have a run of digits."""
+    """The parts of `text`, searched only in the lines that have a run of digits, and the line before each: "versión"
+    may be there.
+    """
     done = 0
     for match in _DIGITS.finditer(text):
         if match.start() < done:
             continue
-        start, end = text.rfind("\n", done, match.start()) + 1 or done, text.find("\n", match.end())
-        end = end if end >= 0 else len(text)
+        start, end = text.rfind("\n", done, match.start()), text.find("\n", match.end())
+        start = text.rfind("\n", done, start) + 1 if start >= 0 else -1
+        start, end = max(start, done), end if end >= 0 else len(text)
         yield text[done:start]
         line = text[start:end]
         for pattern, kind, check in _NUMBERS:
@@ -177,10 +176,12 @@ def _is_public_ip(match: re.Match[str]) -> bool:
 
 # The most certain first: what one has replaced, the next no longer sees.
 _NUMBERS: tuple[tuple[re.Pattern[str], str, Check], ...] = (
+    (_CURP, "identity", _is_curp),
     (_IBAN, "iban", _is_iban),
     (_CARD, "card", _is_card),
     (_PHONE, "phone", _is_phone),
     (_CUIT, "identity", _is_cuit),
     (_RUT, "identity", _is_rut),
     (_DNI, "identity", _is_dni),
+    (_IPV4, "ip", _is_public_ip),
 )

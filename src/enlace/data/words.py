@@ -47,6 +47,11 @@ class Words:
         """Words of each text."""
         return np.diff(self.starts)
 
+    def of(self, texts: npt.NDArray[np.bool_]) -> Words:
+        """The words of these texts only."""
+        counts = self.counts()
+        return Words(self.numbers[np.repeat(texts, counts)], np.concatenate(([0], np.cumsum(counts[texts]))))
+
     def grams(self, n: int) -> tuple[Numbers, npt.NDArray[np.int64]]:
         """The numbers of all runs of `n` words, text by text, and where those of each text start; a text that has
         fewer words is one run."""

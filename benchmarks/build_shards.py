@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -42,6 +44,7 @@ PACKAGES = {
     "debian-reference-es": "**/*.es.html",
 }
 VOCAB_SIZE, TOKENIZER_BYTES = 16_384, 10_000_000
+ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def main() -> None:
@@ -49,8 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=50.0)
     arguments = parser.parse_args()
-    os.environ["RAYON_NUM_THREADS"] = "1"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= ONE_THREAD
     with TemporaryDirectory(prefix="enlace-bench-") as name:
         folder = Path(name)
         raw, size = _texts(folder, arguments.megabytes * 1e6)
@@ -127,27 +129,35 @@ def _stages(folder: Path, raw: Path) -> dict[str, tuple[float, float]]:
             for name, path, start, end in split_in_units([raw], UNIT_BYTES)
         ]
         seconds[what] = _timed(lambda tasks=tasks: [clean_unit(task) for task in tasks])  # type: ignore[misc]
+    sha256 = open_shards(folder / "tokenizer").manifest.tokenizer_sha256
     encode = [
-        EncodeTask(work, task.name, tokenizer, np.arange(len(np.load(work / f"{task.name}.npy")))) for task in tasks
+        EncodeTask(work, task.name, tokenizer, sha256, np.arange(len(np.load(work / f"{task.name}.npy"))))
+        for task in tasks
     ]
     seconds["tokens y escribir (tiktoken, uint16)"] = _timed(lambda: [encode_unit(task) for task in encode])
     return seconds
 
 
 def _whole(folder: Path, raw: Path) -> dict[str, tuple[float, float]]:
-    """Builds from end to end, training of the tokenizer included; and that training alone."""
+    """Builds from end to end, training of the tokenizer included: each in a process of its own, since the tokenizer's
+    threads are as many as when it was first used.
+    """
     seconds = {}
     for near, workers in ((False, 1), (True, 1), (True, 2)):
         out = folder / f"shards-{near}-{workers}"
-        work = Work(workers=workers)
         what = f"todo, {'con' if near else 'sin'} casi repetidos, {workers} proceso{'s' * (workers > 1)}"
-        seconds[what] = _timed(
-            lambda near=near, out=out, work=work: build_shards([raw], [], _config(near), out, work=work)  # type: ignore[misc]
-        )
+        os.environ |= {"RAYON_NUM_THREADS": str(workers), "TOKENIZERS_PARALLELISM": str(workers > 1).lower()}
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            seconds[what] = pool.submit(_build, raw, near, out, workers).result()
+    os.environ |= ONE_THREAD
     shards = open_shards(folder / "shards-True-1")
     print("descartado:", {reason: count for reason, count in shards.manifest.dropped.items() if count})
     print("tokens:", sum(s.n_tokens for split in SPLITS for s in shards.streams if s.split == split), "\n")
     return seconds
+
+
+def _build(raw: Path, near: bool, out: Path, workers: int) -> tuple[float, float]:
+    return _timed(lambda: build_shards([raw], [], _config(near), out, work=Work(workers=workers)))
 
 
 def _peers(folder: Path, raw: Path) -> dict[str, tuple[float, float]]:

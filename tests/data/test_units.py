@@ -25,7 +25,7 @@ from enlace.data.conversations import Conversation
 from enlace.data.decontaminate import EvalSet
 from enlace.data.dedup import document_hash, is_held_out
 from enlace.data.documents import Document, write_documents
-from enlace.data.executors import Work, WorkersLost
+from enlace.data.executors import Work, WorkersLost, results
 from enlace.data.shards import SPLITS, open_shards
 from enlace.data.tokenizer import Tokenizer
 from enlace.data.units import split_in_units
@@ -306,8 +306,8 @@ def test_a_worker_that_dies_is_told_and_what_was_finished_stays(
 
 
 def test_workers_that_die_while_work_is_handed_out_are_told() -> None:
-    with pytest.raises(WorkersLost, match="Un proceso de trabajo murió"):
-        list(Work(workers=2).run(os._exit, [1] * 20_000))
+    with pytest.raises(WorkersLost, match="Un proceso de trabajo murió"), Work(workers=2).started(2) as pool:
+        list(results(pool, os._exit, [1] * 20_000))
 
 
 def test_workers_end_with_the_main_process(tmp_path: Path) -> None:
@@ -315,10 +315,11 @@ def test_workers_end_with_the_main_process(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil", reason="psutil is not installed")
     script = tmp_path / "program.py"
     script.write_text(
-        "import time\nfrom enlace.data.executors import Work\n"
+        "import time\nfrom enlace.data.executors import Work, results\n"
         "if __name__ == '__main__':\n"
-        "    for _ in Work(workers=2).run(time.sleep, [0, 0, 100, 100]):\n"
-        "        print('done', flush=True)\n",
+        "    with Work(workers=2).started(4) as pool:\n"
+        "        for _ in results(pool, time.sleep, [0, 0, 100, 100]):\n"
+        "            print('done', flush=True)\n",
         encoding="utf-8",
     )
     main = psutil.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)

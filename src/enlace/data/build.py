@@ -12,6 +12,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from enlace.data.chat import encode_conversation
 from enlace.data.conversations import Conversation
 from enlace.data.decontaminate import EvalSet
 from enlace.data.dedup import is_held_out
-from enlace.data.executors import Work
+from enlace.data.executors import Work, results
 from enlace.data.filters import Report
 from enlace.data.folder import whole_folder
 from enlace.data.selection import Table, select, select_conversations
@@ -35,6 +36,7 @@ from enlace.data.tokenizer import Tokenizer, train_tokenizer
 from enlace.data.units import (
     ENCODED,
     UNIT_BYTES,
+    Block,
     CleanTask,
     EncodeTask,
     clean_unit,
@@ -118,19 +120,27 @@ class _Build:
 
     def run(self, conversations: Iterable[Conversation]) -> Built:
         report = Report(dropped=Counter(dict.fromkeys((*REASONS, *CHAT_REASONS), 0)))
-        units, again = self._clean(report)
-        table = Table.load(list(units.values()))
-        with closing(table.pieces):
-            return self._build(table, list(units), again, conversations, report)
+        blocks = list(split_in_units(self.raw, self.unit_bytes))
+        with self.work.started(len(blocks)) as pool:
+            units, again = self._clean(pool, blocks, report)
+            table = Table.load(list(units.values()))
+            with closing(table.pieces):
+                return self._build(pool, table, list(units), again, conversations, report)
 
     def _build(
-        self, table: Table, units: Sequence[str], again: int, conversations: Iterable[Conversation], report: Report
+        self,
+        pool: Executor,
+        table: Table,
+        units: Sequence[str],
+        again: int,
+        conversations: Iterable[Conversation],
+        report: Report,
     ) -> Built:
         selection = select(table, self.config.clean.near_duplicates, report)
         chats = select_conversations(conversations, selection, self.config.val_fraction, self.evals, report)
         streams = self._split(selection.table, units, chats)
         self._train_tokenizer(selection.table, streams)
-        encoded, encoded_again = self._encode(selection.table, units, streams)
+        encoded, encoded_again = self._encode(pool, selection.table, units, streams)
         with whole_folder(self.out) as folder:
             shutil.copy(self.folder / "tokenizer.json", folder)
             tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -148,17 +158,17 @@ class _Build:
             write_manifest(folder, manifest)
         return Built(manifest, len(units) + len(encoded), again + encoded_again)
 
-    def _clean(self, report: Report) -> tuple[dict[str, Path], int]:
+    def _clean(self, pool: Executor, blocks: Sequence[Block], report: Report) -> tuple[dict[str, Path], int]:
         """Clean all units; the base path of each by name, and how many were there already."""
         config = self.config
         decides = (config.clean.model_dump_json(), config.min_chars, self.evals.digest, source_digest())
         recipe = hashlib.sha256(repr(decides).encode()).hexdigest()
         tasks = [
             CleanTask(self.folder, name, path, start, end, recipe, config.clean, config.min_chars, self.evals)
-            for name, path, start, end in split_in_units(self.raw, self.unit_bytes)
+            for name, path, start, end in blocks
         ]
         with progress() as bar:
-            done = list(bar.track(self.work.run(clean_unit, tasks), total=len(tasks), description="Limpieza"))
+            done = list(bar.track(results(pool, clean_unit, tasks), total=len(tasks), description="Limpieza"))
         units = {task.name: self.folder / task.name for task in tasks}
         for base in units.values():
             part = unit_report(base)
@@ -215,17 +225,21 @@ class _Build:
         trained = train_tokenizer((text for part in texts for text in part), self.config.vocab_size)
         write_atomic(self.folder / "tokenizer.json", trained.to_str(pretty=True).encode())
 
-    def _encode(self, table: Table, units: Sequence[str], streams: Sequence[_Chosen]) -> tuple[_EncodedUnits, int]:
+    def _encode(
+        self, pool: Executor, table: Table, units: Sequence[str], streams: Sequence[_Chosen]
+    ) -> tuple[_EncodedUnits, int]:
         """Encode all documents; where the ids are, and how many units were there already."""
         chosen = np.unique(np.concatenate([stream.documents for stream in streams]))
         chosen = chosen[np.lexsort((table.position[chosen], table.unit[chosen]))]
         ends = np.searchsorted(table.unit[chosen], np.arange(len(units)), side="right")
+        tokenizer = self.folder / "tokenizer.json"
+        sha256 = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
         tasks = {}
         for name, documents in zip(units, np.split(chosen, ends[:-1]), strict=True):
             if len(documents):
                 positions = table.position[documents].astype(np.int64)
-                tasks[name] = EncodeTask(self.folder, name, self.folder / "tokenizer.json", positions)
-        run = self.work.run(encode_unit, list(tasks.values()))
+                tasks[name] = EncodeTask(self.folder, name, tokenizer, sha256, positions)
+        run = results(pool, encode_unit, list(tasks.values()))
         with progress() as bar:
             done = {one.name: one for one in bar.track(run, total=len(tasks), description="Tokens")}
         encoded = {}

@@ -37,43 +37,44 @@ class Work:
     workers: int = 1
     scheduler: str | None = None
 
-    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        """The results of `function` for each task, as they are finished.
-
-        Raises WorkersLost when the workers die or cannot be reached; the function's own errors come through.
-        """
-        if not tasks:
-            return
-        with self._open(len(tasks)) as pool:
-            futures: list[Future[Result]] = []
-            try:
-                futures += (pool.submit(function, task) for task in tasks)
-                for future in as_completed(futures):
-                    yield future.result()
-            except BrokenProcessPool:
-                futures.clear()  # the pool is failing them all, and trips over one that is cancelled at that moment
-                raise WorkersLost(
-                    "Un proceso de trabajo murió (¿falta memoria?); repite, quizá con menos data.workers: "
-                    "sigue donde estaba"
-                ) from None
-            finally:
-                for future in futures:
-                    future.cancel()
-
     @contextmanager
-    def _open(self, tasks: int) -> Iterator[Executor]:
+    def started(self, units: int) -> Iterator[Executor]:
+        """Those who do it, ready for `units` of work: processes that start once for all that is asked of them.
+
+        Raises WorkersLost when a cluster cannot be reached, or its workers die.
+        """
         if self.executor == "dask":
             with _dask(str(self.scheduler)) as pool:
                 yield pool
             return
-        workers = min(self.workers or os.cpu_count() or 1, tasks)
-        if workers == 1:
+        workers = min(self.workers or os.cpu_count() or 1, units)
+        if workers <= 1:
             yield _Here()
             return
         # Started afresh: a fork would copy the threads' locks of the tokenizer as they are.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
             yield pool
+
+
+def results(pool: Executor, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    """What `function` gives for each task, as they are finished.
+
+    Raises WorkersLost when the processes die; the function's own errors come through.
+    """
+    futures: list[Future[Result]] = []
+    try:
+        futures += (pool.submit(function, task) for task in tasks)
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool:
+        futures.clear()  # the pool is failing them all, and trips over one that is cancelled at that moment
+        raise WorkersLost(
+            "Un proceso de trabajo murió (¿falta memoria?); repite, quizá con menos data.workers: sigue donde estaba"
+        ) from None
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def _begin() -> None:

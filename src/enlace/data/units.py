@@ -18,6 +18,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ UNIT_BYTES = 4 * 2**20
 _BATCH_CHARS = 2**20
 UNIT = np.dtype([("key", ">u8"), ("digest", "<u8"), ("start", "<u8"), ("length", "<u4")])
 ENCODED = np.dtype("<u2")
+Block = tuple[str, Path, int, int]  # name, file and range of bytes of a unit
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,12 @@ class CleanTask:
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """Encode the documents `chosen` (positions) of one cleaned unit."""
+    """Encode the documents `chosen` (positions) of one cleaned unit, with the tokenizer of this file and digest."""
 
     work: Path
     name: str
     tokenizer: Path
+    tokenizer_sha256: str
     chosen: npt.NDArray[np.int64]
 
 
@@ -82,8 +85,8 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def split_in_units(paths: Sequence[Path], unit_bytes: int) -> Iterator[tuple[str, Path, int, int]]:
-    """Name, file and range of bytes of each unit of some files."""
+def split_in_units(paths: Sequence[Path], unit_bytes: int) -> Iterator[Block]:
+    """The units of some files."""
     for path in paths:
         size = path.stat().st_size
         for number, start in enumerate(range(0, size, unit_bytes)):
@@ -129,11 +132,11 @@ def clean_unit(task: CleanTask) -> Done:
 def encode_unit(task: EncodeTask) -> Done:
     """Encode the chosen documents of a cleaned unit, unless that was done."""
     base = task.work / task.name
-    tokenizer = Tokenizer.load(task.tokenizer)
-    recipe = tokenizer.sha256.encode() + task.chosen.tobytes() + beside(base, ".json").read_bytes()
+    recipe = task.tokenizer_sha256.encode() + task.chosen.tobytes() + beside(base, ".json").read_bytes()
     out = task.work / f"{task.name}.{hashlib.sha256(recipe).hexdigest()[:16]}"
     if beside(out, ".lengths.npy").exists():
         return Done(task.name, out, True)
+    tokenizer = _tokenizer(task.tokenizer, task.tokenizer_sha256)
     table, texts = np.load(beside(base, ".npy")), beside(base, ".txt").read_bytes()
     parts, lengths = [np.zeros(0, ENCODED)], []
     for row in table[task.chosen]:
@@ -146,6 +149,15 @@ def encode_unit(task: EncodeTask) -> Done:
     write_atomic(beside(out, ".ids"), np.concatenate(parts).tobytes())
     write_atomic(beside(out, ".lengths.npy"), _npy(np.array(lengths, dtype=np.int64)))
     return Done(task.name, out, False)
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(path: Path, sha256: str) -> Tokenizer:
+    """Loaded once for all units of a worker, which takes as long as encoding a quarter of one."""
+    tokenizer = Tokenizer.load(path)
+    if tokenizer.sha256 != sha256:
+        raise EnlaceError(f"{path}: cambió mientras se usaba; repite `dvc repro build-shards`")
+    return tokenizer
 
 
 def unit_report(base: Path, made_of: str | None = None) -> Report | None:

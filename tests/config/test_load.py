@@ -264,18 +264,19 @@ def test_what_one_card_has_no_room_for_is_shared_by_several(project: Path) -> No
     vocab_size = config.data.shards.vocab_size
     half = 0.5 * estimate_memory(config.model, vocab_size, config.train, config.hardware, 1) / GIB
 
-    def with_half(parallel: str) -> Config:
-        update = {"parallel": parallel, "memory_gib": half, "micro_batch_size": 1}
+    def with_half(parallel: str, share: float = 1.0) -> Config:
+        update = {"parallel": parallel, "memory_gib": share * half, "micro_batch_size": 1}
         return config.model_copy(update={"hardware": config.hardware.model_copy(update=update)})
 
-    def problem(parallel: str, processes: int) -> str:
-        hardware = with_half(parallel).hardware
+    def problem(parallel: str, processes: int, share: float = 1.0) -> str:
+        hardware = with_half(parallel, share).hardware
         return memory_problem(config.model, vocab_size, config.train, hardware, processes) or ""
 
     assert "más pequeño" in problem("ddp", 16), "with ddp each card holds all of it"
     assert "GPUS=" in problem("fsdp", 2)
     assert not problem("fsdp", 16)
-    assert problem("fsdp", 1), "a card alone holds all of it whatever the engine"
+    assert "GPUS=" in problem("fsdp", 1), "a card alone holds all of it whatever the engine"
+    assert "GPUS=" not in problem("fsdp", 2, share=0.1), "that no number of cards would be enough for"
     assert not list(problems(with_half("fsdp"))), "before the start nobody knows how many cards there will be"
     assert list(problems(with_half("ddp")))
 

@@ -126,16 +126,16 @@ def memory_problem(
 ) -> str | None:
     """What to change where training, shared by `processes`, needs more memory than the profile has; None: it fits."""
 
-    def need(micro_batch: int | None = None) -> float:
+    def need(micro_batch: int | None = None, processes: int = processes) -> float:
         return estimate_memory(model, vocab_size, train, hardware, micro_batch, processes) / GIB
 
     if need() <= hardware.memory_gib:
         return None
-    rows = max(1, train.batch_tokens // train.seq_len // processes)
-    fitting = [n for n in _divisors(rows) if need(n) <= hardware.memory_gib]
+    rows = train.batch_tokens // train.seq_len
+    fitting = [n for n in _divisors(max(1, rows // processes)) if need(n) <= hardware.memory_gib]
     if fitting:
         way_out = f"con micro_batch_size={max(fitting)} cabe"
-    elif hardware.parallel == "fsdp" and processes > 1:
+    elif hardware.parallel == "fsdp" and need(1, processes=rows) <= hardware.memory_gib:
         way_out = "reparte entre más tarjetas (GPUS=…), o usa un modelo más pequeño o seq_len más corto"
     else:
         way_out = "usa un modelo más pequeño o seq_len más corto"

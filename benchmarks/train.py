@@ -4,10 +4,10 @@
     python -m benchmarks.train --profile       where the time of a step here goes
 
 All have the same shape, weights (the first loss is compared), batches and optimizer. Tokens per second of wall time
-(median over steps, best round). Freed heap is kept for all (`keep_heap`, a setting of
-ours that costs nothing), and "defaults" leaves transformers with what it does by itself. litgpt takes part where it is
-found: its requirements exclude newer ones of ours, so it goes beside them (pip install --no-deps --target FOLDER litgpt
-lightning lightning-utilities pytorch-lightning torchmetrics jsonargparse, and FOLDER in PYTHONPATH).
+(median over steps, best round). Freed heap is kept for all (`keep_heap`, a setting of ours that costs nothing), and
+"defaults" leaves transformers with what it does by itself. litgpt takes part where it is found: its requirements
+exclude newer ones of ours, so it goes beside them (pip install --no-deps --target FOLDER litgpt lightning
+lightning-utilities pytorch-lightning torchmetrics jsonargparse, and FOLDER in PYTHONPATH).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from enlace.config.schema import ModelConfig
-from enlace.model.transformer import KVCache, RMSNorm, Transformer, rotation_table
+from enlace.model.norm import RMSNorm
+from enlace.model.transformer import KVCache, Transformer, rotation_table
 
 VOCAB = 96
 

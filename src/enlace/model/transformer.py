@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from enlace.config.schema import ModelConfig
 from enlace.model.attention import attend
+from enlace.model.norm import RMSNorm
 
 INIT_STD = 0.02
 
@@ -46,18 +47,6 @@ class KVCache:
         keys[:, :, self.length : end] = k
         values[:, :, self.length : end] = v
         return keys[:, :, :end], values[:, :, :end]
-
-
-class RMSNorm(nn.Module):
-    """Scale the last dimension to root mean square 1, times a learned gain; in float32 whatever the input's type."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps)
 
 
 class Attention(nn.Module):

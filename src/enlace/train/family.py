@@ -30,6 +30,7 @@ SOURCES = (
     "data/loader.py",
     "data/shards.py",
     "model/attention.py",
+    "model/norm.py",
     "model/transformer.py",
     "train/distributed.py",
     "train/generators.py",

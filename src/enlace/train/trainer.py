@@ -209,7 +209,6 @@ class Trainer:
         self.load_state_dict(state)
         before, now = state["environments"][-1], environment(self)
         differences = [f"{key} era {value} y es {now[key]}" for key, value in before.items() if now[key] != value]
-        self.environments = state["environments"]
         if differences:
             warn(f"Continúo, pero no bit a bit: {'; '.join(differences)}.")
             self.environments = [*self.environments, now]
@@ -253,6 +252,7 @@ class Trainer:
         if state["scaler"]:  # empty where the run was saved in a precision that needs no scaler
             self.scaler.load_state_dict(state["scaler"])
         self.skipped_in_a_row = state["skipped_in_a_row"]
+        self.environments = state["environments"]
         restore_generators(state["generators"])
 
 

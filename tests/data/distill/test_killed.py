@@ -160,7 +160,7 @@ FAULTS = st.fixed_dictionaries(
                 ]
             ),
             max_size=4,
-        ),
+        ).filter(lambda faults: faults.count({"cut": "boundary"}) < 3),  # so many agree that an answer is missing
     },
 )
 STEPS = st.lists(st.tuples(st.sampled_from([None, *POINTS]), FAULTS, st.booleans()), min_size=1, max_size=3)
@@ -203,6 +203,13 @@ def hold_invariants(steps: list[tuple[str | None, dict[str, Any], bool]], servid
 @pytest.fixture
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     return lambda: tmp_path_factory.mktemp("run")
+
+
+@pytest.mark.parametrize("cuts", [("midline", "midline", "boundary"), ("boundary", "length", "boundary")])
+def test_an_answer_is_missing_only_when_three_whole_downloads_lack_it(
+    cuts: tuple[str, ...], servidor: Servidor, cliente: ClienteAnthropic, fresh: Callable[[], Path]
+) -> None:
+    hold_invariants([(None, {"results": [{"cut": cut} for cut in cuts]}, False)], servidor, fresh())
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

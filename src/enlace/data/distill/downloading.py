@@ -61,7 +61,12 @@ class Download:
             tell(f"aviso: {raw}: {self._strange} líneas repetidas o de otras peticiones; no se usan")
 
     def _all_lines(self) -> Iterator[bytes]:
-        """The lines of the first download, then those of later ones that had not come yet."""
+        """The lines of the first download, then those of later ones that had not come yet.
+
+        Raises DescargaRota when answers have not come and any of the downloads broke: that they are missing would be
+        the word of fewer downloads than it takes.
+        """
+        broken: DescargaRota | None = None
         for attempt in range(1, _DOWNLOADS + 1):
             try:
                 for id, line in _lines(self._cliente, self._lote["id"]):
@@ -71,12 +76,13 @@ class Download:
                     elif attempt == 1:  # kept, to be looked at
                         self._strange += 1
                         yield line
-            except DescargaRota:
-                if attempt == _DOWNLOADS:
-                    raise
-                continue
-            if not self._missing:
-                return
+            except DescargaRota as error:
+                broken = error
+            else:
+                if not self._missing:
+                    return
+        if broken:
+            raise broken
 
     def _lost_lines(self) -> Iterator[bytes]:
         """What to keep of each request when its answer is gone for ever."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from enlace import EnlaceError
-from enlace.config.schema import FolderSource, StdinSource
-from enlace.data import jsonl
+from enlace.config.schema import DebianSource, FolderSource, StdinSource
+from enlace.data import corpus, jsonl
 from enlace.data.corpus import documents_of, listing, unread_files
 from enlace.data.documents import Document
 from enlace.data.faults import Faults
@@ -86,10 +86,10 @@ def test_nothing_is_taken_from_a_damaged_file_and_its_name_is_told(
     assert [document.text for document in documents] == ["sano"]
     (fault,) = faults.found
     assert fault.whole_file and name in fault.where and reason in fault.reason
-    faults.check("casa", documents=1, files=2)
+    faults.check("casa", documents=1)
     faults.max_share = 0.4
     with pytest.raises(EnlaceError, match=rf"1 de 2 archivos, más del 40 %.*{name}"):
-        faults.check("casa", documents=1, files=2)
+        faults.check("casa", documents=1)
     with pytest.raises(EnlaceError, match=name):
         list(documents_of(_source(), tmp_path))
 
@@ -123,7 +123,7 @@ def test_bad_lines_are_told_one_by_one_and_the_rest_is_read(tmp_path: Path) -> N
     ]
     faults.max_share = 0.5
     with pytest.raises(EnlaceError, match=r"7 de 12 registros, más del 50 % que permite max_bad_share.*a\.jsonl:2"):
-        faults.check("casa", documents=5, files=3)
+        faults.check("casa", documents=5)
 
 
 def test_a_line_that_never_ends_is_passed_over_without_holding_it(
@@ -153,8 +153,50 @@ def test_a_source_may_be_a_file_or_a_pattern(tmp_path: Path) -> None:
     assert [d.id for d in _read(tmp_path, str(tmp_path / "?" / "*.txt"))[0]] == ["casa:a/uno.txt", "casa:c/cuatro.txt"]
     assert unread_files(_source("a/**/*"), tmp_path) == ["b/tres.md"]
     assert listing(_source("a"), tmp_path) != listing(_source("c"), tmp_path)
-    with pytest.raises(EnlaceError, match="no hay textos"):
+    with pytest.raises(EnlaceError, match=r"«casa»: no hay textos con path=a/\*\.jsonl; se leen .*basta su nombre"):
         _read(tmp_path, "a/*.jsonl")
+    with pytest.raises(EnlaceError, match="pon ahí archivos"):
+        _read(tmp_path, "d")
+
+
+def test_signs_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None:
+    home = tmp_path / "proyecto [1]"
+    (home / "textos [2024]").mkdir(parents=True)
+    (home / "textos [2024]/uno.txt").write_text("uno", encoding="utf-8")
+    assert [d.id for d in _read(home, "textos [2024]")[0]] == ["casa:uno.txt"]
+    assert [d.id for d in _read(home, "*/*.txt")[0]] == ["casa:textos [2024]/uno.txt"]
+
+
+def test_hidden_files_are_not_read(tmp_path: Path) -> None:
+    """macOS leaves "._uno.txt" beside each file on a stick, and it is no text."""
+    (tmp_path / ".cache").mkdir()
+    for name in ("uno.txt", "._uno.txt", ".cache/dos.txt"):
+        (tmp_path / name).write_bytes(b"uno" if name == "uno.txt" else b"\xff")
+    for path in (".", "**/*.txt"):
+        assert [d.id for d in _read(tmp_path, path)[0]] == ["casa:uno.txt"]
+
+
+def test_faults_are_all_counted_and_the_first_are_kept() -> None:
+    faults = Faults(0.5)
+    for number in range(3000):
+        faults.add(f"a.jsonl:{number}", "mal")
+    assert (faults.records, len(faults.found)) == (3000, 1000)
+    with pytest.raises(EnlaceError, match=r"3000 de 3010 registros.*a\.jsonl:0"):
+        faults.check("casa", documents=10)
+
+
+def test_a_package_is_judged_by_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        (tmp_path / f"{number}.html").write_bytes(b"<p>bien</p>" if number else b"<p>ma\xf1ana</p>")
+    monkeypatch.setattr(corpus, "unpacked_debian", lambda source, folder: tmp_path)
+    source = DebianSource(
+        kind="debian", name="ayuda", package="ayuda-es", files="*.html", optional=False, text_field="text",
+        license="x", attribution="y", weight=1.0,
+    )  # fmt: skip
+    faults = Faults(0.01)
+    assert len(list(documents_of(source, tmp_path, faults))) == 199
+    faults.check("ayuda", 199)
+    assert [fault.where for fault in faults.found] == ["ayuda-es/0.html:1"]
 
 
 def test_documents_come_through_the_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -70,6 +70,19 @@ def test_each_line_is_boilerplate_by_itself() -> None:
     assert kept.texts == [f"{GOOD}\n***\nTwitter"] and report.removed == {"boilerplate": 4}
 
 
+@pytest.mark.parametrize("lines", ["---\n" * 20_000, "[<" * 20_000, "compartir en " + "- " * 40_000 + "fin"])
+def test_signs_by_the_thousand_are_read_in_no_time(lines: str) -> None:
+    kept, _ = _clean(f"{GOOD}\n{lines}\n{GOOD}", boilerplate=True)
+    assert len(kept.texts) == 1
+
+
+def test_a_sample_shows_no_personal_data_of_a_line_that_is_taken_out() -> None:
+    line = "© 2024 Ana Pérez, ana.perez@correo.es, tel. 600 123 456"
+    _, report = _clean(f"{GOOD}\n{line}", boilerplate=True, personal_data=True)
+    (sample,) = report.samples["boilerplate"]
+    assert sample[2] == "© 2024 Ana Pérez, [correo], tel. [teléfono]"
+
+
 def test_a_line_repeated_in_a_document_stays_once_but_short_ones_stay() -> None:
     menu = "Inicio de la página de la casa"
     kept, report = _clean(f"{menu}\n{GOOD}\n{menu}\n—No.\n—No.\n—No.\n{menu}", boilerplate=True)

@@ -4,6 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from enlace.data import near
 from enlace.data.near import band_keys, near_duplicates, similarity
 from enlace.data.words import words_of
 
@@ -109,3 +110,19 @@ def test_the_words_of_some_texts_are_those_of_them_alone() -> None:
     chosen = np.array([False, True, True, True])
     some, alone = words_of(texts).of(chosen), words_of(texts[1:])
     assert np.array_equal(some.numbers, alone.numbers) and np.array_equal(some.starts, alone.starts)
+
+
+def test_pages_out_of_one_mould_are_not_each_compared_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [" ".join(DRAWN.choices(LEXICON, k=40)) for _ in range(400)]
+    compared = 0
+    jaccard = near._jaccard
+
+    def counted(one: near.Numbers, other: near.Numbers) -> float:
+        nonlocal compared
+        compared += 1
+        return jaccard(one, other)
+
+    monkeypatch.setattr(near, "_jaccard", counted)
+    bands = iter([np.ones(len(texts), dtype=np.uint64)])
+    assert np.array_equal(near_duplicates(bands, texts.__getitem__, 0.7, len(texts)), np.arange(len(texts)))
+    assert compared < 50 * len(texts)

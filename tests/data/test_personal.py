@@ -44,6 +44,8 @@ NOBODYS = [
     "192.168.1.1, 127.0.0.1, 10.0.0.8, 203.0.113.7, ::1 y fe80::1",
     "la versión 17.14.7.2 y v1.22.33.4; 300.10.20.3",
     "De la versión\n17.14.77.20 a la 18",
+    "Actualiza la 3 del 2019-2020 a la versión\n100.20.30.40 de la biblioteca",
+    "GARC٨٥٠١٠١HDFRRL09 y 123456",
     "2.6.3.1 Diagramas de flauta, y 8.8.8.8",
     "a las 10:30:15, Génesis 1:1-3",
     "un @usuario, correo@, @dominio.com y 5 @ 3",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -310,6 +311,14 @@ def test_workers_that_die_while_work_is_handed_out_are_told() -> None:
         list(results(pool, os._exit, [1] * 20_000))
 
 
+def test_without_processes_each_result_comes_when_it_is_there() -> None:
+    asked: list[int] = []
+    with Work(workers=1).started(3) as pool:
+        done = results(pool, asked.append, [1, 2, 3])
+        next(done)
+        assert asked == [1]
+
+
 def test_workers_end_with_the_main_process(tmp_path: Path) -> None:
     """Killed, it cannot tell them; they would wait for work for ever, and hold their memory."""
     psutil = pytest.importorskip("psutil", reason="psutil is not installed")
@@ -370,12 +379,17 @@ def test_a_cluster_writes_the_same_bytes_although_a_worker_is_killed(
     monkeypatch.setattr(build, "clean_unit", mortal.clean_unit)
     with _cluster() as cluster:
         work = Work("dask", scheduler=cluster.scheduler_address)
-        build_shards(raw, [], config, tmp_path / "there", work=work, unit_bytes=UNIT)
+        monkeypatch.chdir(tmp_path)  # the workers were started in another folder
+        paths = [path.relative_to(tmp_path) for path in raw]
+        build_shards(paths, [], config, Path("there"), work=work, unit_bytes=UNIT)
         assert (tmp_path / "died").exists()
         assert _files(tmp_path / "there") == _files(tmp_path / "here")
         # What is wrong with the data is said as it is said here.
         with pytest.raises(EnlaceError, match="los textos solo dan para"):
             build_shards(raw, [], config.model_copy(update={"vocab_size": 60_000}), tmp_path / "x", work=work)
+        # What its futures raise when the scheduler goes.
+        with pytest.raises(WorkersLost, match="dejó de responder a la mitad"), work.started(1):
+            raise CancelledError
 
 
 def test_a_cluster_that_is_not_there_is_told(config: ShardsConfig, raw: list[Path], tmp_path: Path) -> None:

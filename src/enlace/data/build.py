@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
@@ -94,15 +94,17 @@ def build_shards(
     there to be trained on. Raises EnlaceError for what could not be trained on: a stream with nothing on one side of
     the split, texts too few for the vocabulary; and when somebody else is writing `out`.
     """
-    raw = sorted(path for path in raw if path.stat().st_size)
+    # Whole paths: the workers of a cluster need not have been started in this folder.
+    raw, out = sorted(path.absolute() for path in raw if path.stat().st_size), out.absolute()
     if not raw:
         raise EnlaceError("No hay ningún documento: ejecuta `dvc repro fetch-corpus`")
     if CHAT in [path.stem for path in raw]:
         raise EnlaceError(f"Una fuente del corpus se llama «{CHAT}», que es el nombre de las conversaciones; cámbialo")
+    weights = _weights(sources)
     folder, lock = (out.with_name(f"{out.name}.{end}") for end in ("units.tmp", "units.lock.tmp"))
     with locked(lock, f"{out}: otro proceso lo está escribiendo; espera a que acabe"):
         folder.mkdir(parents=True, exist_ok=True)
-        built = _Build(raw, config, out, sources, evals, work, unit_bytes, folder).run(conversations)
+        built = _Build(raw, config, out, sources, weights, evals, work, unit_bytes, folder).run(conversations)
         shutil.rmtree(folder)
     return built
 
@@ -113,6 +115,7 @@ class _Build:
     config: ShardsConfig
     out: Path
     sources: bytes
+    weights: Mapping[str, float]  # of the sources that have one
     evals: EvalSet
     work: Work
     unit_bytes: int
@@ -129,7 +132,7 @@ class _Build:
 
     def _build(
         self,
-        pool: Executor,
+        pool: Executor | None,
         table: Table,
         units: Sequence[str],
         again: int,
@@ -158,7 +161,7 @@ class _Build:
             write_manifest(folder, manifest)
         return Built(manifest, len(units) + len(encoded), again + encoded_again)
 
-    def _clean(self, pool: Executor, blocks: Sequence[Block], report: Report) -> tuple[dict[str, Path], int]:
+    def _clean(self, pool: Executor | None, blocks: Sequence[Block], report: Report) -> tuple[dict[str, Path], int]:
         """Clean all units; the base path of each by name, and how many were there already."""
         config = self.config
         decides = (config.clean.model_dump_json(), config.min_chars, self.evals.digest, source_digest())
@@ -186,7 +189,6 @@ class _Build:
         held_out = table.key / 2**64 < fraction  # as `is_held_out`
         source_of_unit = np.array([[path.stem for path in self.raw].index(name.rpartition("-")[0]) for name in units])
         source = source_of_unit[table.unit]
-        weights = {entry["name"]: entry.get("weight", 1.0) for entry in json.loads(self.sources)}
         streams = []
         for number, path in enumerate(self.raw):
             train, val = (
@@ -198,7 +200,7 @@ class _Build:
                     f"menos uno de cada: añade textos, baja data.shards.min_chars o "
                     f"{'sube' if len(train) else 'baja'} data.shards.val_fraction"
                 )
-            weight = weights.get(path.stem, 1.0)
+            weight = self.weights.get(path.stem, 1.0)
             chosen = _weighted(train, table.key, weight)
             if not len(chosen):
                 raise EnlaceError(
@@ -226,7 +228,7 @@ class _Build:
         write_atomic(self.folder / "tokenizer.json", trained.to_str(pretty=True).encode())
 
     def _encode(
-        self, pool: Executor, table: Table, units: Sequence[str], streams: Sequence[_Chosen]
+        self, pool: Executor | None, table: Table, units: Sequence[str], streams: Sequence[_Chosen]
     ) -> tuple[_EncodedUnits, int]:
         """Encode all documents; where the ids are, and how many units were there already."""
         chosen = np.unique(np.concatenate([stream.documents for stream in streams]))
@@ -281,6 +283,13 @@ class _Build:
         found = len(content.pop("eval_items"))
         evals = {"items": len(self.evals.items), "too_short": self.evals.too_short(), "found_in_text": found}
         return {**content, "eval_sets": evals, "bytes_histogram": lengths}
+
+
+def _weights(sources: bytes) -> dict[str, float]:
+    try:
+        return {entry["name"]: float(entry.get("weight", 1.0)) for entry in json.loads(sources)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise EnlaceError("data/raw/sources.json está dañado; repite `dvc repro -f fetch-corpus`") from None
 
 
 def _weighted(train: npt.NDArray[np.int64], key: npt.NDArray[np.uint64], weight: float) -> npt.NDArray[np.int64]:

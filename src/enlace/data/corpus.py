@@ -30,7 +30,10 @@ def documents_of(source: AnySource, root: Path, faults: Faults | None = None) ->
     if isinstance(source, WheelSource):
         yield from _from_wheel(source, faults)
     elif isinstance(source, FolderSource):
-        yield from _from_files(source, _base(source, root), _texts(source, root), faults)
+        files = _texts(source, root)
+        if not files:
+            raise EnlaceError(_nothing(source, root))
+        yield from _from_files(source, _base(source, root), files, faults)
     elif isinstance(source, StdinSource):
         for where, record in json_records(sys.stdin.buffer, "stdin", faults):
             yield from _document(f"{source.name}:{where.rpartition(':')[2]}", record, source, where, faults)
@@ -40,12 +43,13 @@ def documents_of(source: AnySource, root: Path, faults: Faults | None = None) ->
             found = sorted(path for path in unpacked.glob(source.files) if path.is_file() and kind_of(path))
             if not found:
                 raise EnlaceError(f"«{source.name}»: {source.package} no tiene archivos {source.files}")
+            faults.unpacked = (str(unpacked), source.package)
             yield from _from_files(source, unpacked, found, faults)
 
 
-def count_files(source: AnySource, root: Path) -> int:
-    """How many files of the user's own a source has; 1 for the other kinds."""
-    return len(_texts(source, root)) if isinstance(source, FolderSource) else 1
+def has_texts(source: FolderSource, root: Path) -> bool:
+    """Whether there is any file to read."""
+    return bool(_texts(source, root))
 
 
 def unread_files(source: AnySource, root: Path) -> list[str]:
@@ -53,8 +57,7 @@ def unread_files(source: AnySource, root: Path) -> list[str]:
     if not isinstance(source, FolderSource):
         return []
     base = _base(source, root)
-    names = (path.relative_to(base) for path in _files(source, root) if not kind_of(path))
-    return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)]
+    return [path.relative_to(base).as_posix() for path in _files(source, root) if not kind_of(path)]
 
 
 def listing(source: FolderSource, root: Path) -> str:
@@ -77,11 +80,7 @@ def _from_wheel(source: WheelSource, faults: Faults) -> Iterator[Document]:
 
 
 def _from_files(source: AnySource, base: Path, files: list[Path], faults: Faults) -> Iterator[Document]:
-    if not files:
-        raise EnlaceError(
-            f"{base}: no hay textos; pon ahí archivos .txt (un documento cada uno) o .jsonl "
-            f'(un documento por línea: {{"{source.text_field}": "..."}}); se leen {READ}'
-        )
+    faults.files = len(files)
     for path in files:
         id = f"{source.name}:{path.relative_to(base).as_posix()}"
         for content in read_file(path, source.text_field, faults):
@@ -105,22 +104,41 @@ def _texts(source: FolderSource, root: Path) -> list[Path]:
     return [path for path in _files(source, root) if kind_of(path)]
 
 
+def _nothing(source: FolderSource, root: Path) -> str:
+    path = root / source.path
+    if path == _base(source, root):
+        return (
+            f"{path}: no hay textos; pon ahí archivos .txt (un documento cada uno) o .jsonl "
+            f'(un documento por línea: {{"{source.text_field}": "..."}}); se leen {READ}'
+        )
+    return (
+        f"«{source.name}»: no hay textos con path={source.path}; se leen {READ}, y para todos los de una carpeta basta "
+        f"su nombre"
+    )
+
+
 def _base(source: FolderSource, root: Path) -> Path:
     """The folder that holds all files of `source`: its path, up to the first part with a wild card."""
     path = root / source.path
-    for parent in [*reversed(path.parents), path]:
-        if any(sign in parent.name for sign in "*?["):
-            return parent.parent
-    return path.parent if path.is_file() else path
+    if path.exists():  # whatever signs are in its name
+        return path.parent if path.is_file() else path
+    parts = Path(source.path).parts
+    wild = (i for i, part in enumerate(parts) if any(sign in part for sign in "*?["))
+    return root.joinpath(*parts[: next(wild, len(parts))])
 
 
 def _files(source: FolderSource, root: Path) -> list[Path]:
-    """All files of `source`, in name order, through links to folders too; a broken link counts, to be complained of."""
+    """All files of `source` but hidden ones, in name order, through links to folders too; a broken link counts, to be
+    complained of.
+    """
     base, path = _base(source, root), root / source.path
     if path.is_file():
         return [path]
-    if path != base:
-        return sorted(found for found in base.glob(str(path.relative_to(base))) if found.is_file())
+    found = _walk(base) if path == base else filter(Path.is_file, base.glob(str(path.relative_to(base))))
+    return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(base).parts))
+
+
+def _walk(base: Path) -> list[Path]:
     found: list[Path] = []
     entered: set[Path] = set()
     for name, folders, files in os.walk(base, followlinks=True):
@@ -132,4 +150,4 @@ def _files(source: FolderSource, root: Path) -> list[Path]:
         folders.sort()  # so that the same one is the way in where two links lead to one place
         paths = (Path(name, file) for file in files)
         found += [path for path in paths if path.is_file() or not path.exists()]
-    return sorted(found)
+    return found

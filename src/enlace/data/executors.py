@@ -11,11 +11,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from enlace import EnlaceError
 
@@ -38,8 +38,8 @@ class Work:
     scheduler: str | None = None
 
     @contextmanager
-    def started(self, units: int) -> Iterator[Executor]:
-        """Those who do it, ready for `units` of work: processes that start once for all that is asked of them.
+    def started(self, units: int) -> Iterator[Executor | None]:
+        """Those who do `units` of work, started once for all that is asked of them; None: this process itself.
 
         Raises WorkersLost when a cluster cannot be reached, or its workers die.
         """
@@ -49,7 +49,7 @@ class Work:
             return
         workers = min(self.workers or os.cpu_count() or 1, units)
         if workers <= 1:
-            yield _Here()
+            yield None
             return
         # Started afresh: a fork would copy the threads' locks of the tokenizer as they are.
         context = multiprocessing.get_context("spawn")
@@ -57,11 +57,14 @@ class Work:
             yield pool
 
 
-def results(pool: Executor, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+def results(pool: Executor | None, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
     """What `function` gives for each task, as they are finished.
 
     Raises WorkersLost when the processes die; the function's own errors come through.
     """
+    if pool is None:
+        yield from map(function, tasks)
+        return
     futures: list[Future[Result]] = []
     try:
         futures += (pool.submit(function, task) for task in tasks)
@@ -89,15 +92,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-class _Here(Executor):
-    """Runs each task at once, in this process."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
 @contextmanager
 def _dask(scheduler: str) -> Iterator[Executor]:
     try:
@@ -112,6 +106,10 @@ def _dask(scheduler: str) -> Iterator[Executor]:
     with client:
         try:
             yield client.get_executor(pure=False, retries=_RETRIES)
+        except CancelledError as error:
+            raise WorkersLost(
+                f"data.scheduler: {scheduler} dejó de responder a la mitad; levántalo y repite: sigue donde estaba"
+            ) from error
         except KilledWorker as error:
             raise WorkersLost(
                 "Los procesos del cluster mueren una y otra vez con la misma unidad (¿falta memoria?); repite: "

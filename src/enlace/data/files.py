@@ -38,9 +38,9 @@ Content = str | tuple[str, dict[str, Any]]  # a whole text, or a record with its
 def kind_of(path: PurePath) -> str | None:
     """The suffix that says how `path` is read (".txt", ".html", ".jsonl", ".parquet"); None: it is not."""
     name = path.name.lower()
-    for packed in _PACKED:
-        if name.endswith(packed) and not name.endswith(".parquet" + packed):
-            name = name.removesuffix(packed)
+    packed = PurePath(name).suffix
+    if packed in _PACKED and not name.endswith(".parquet" + packed):
+        name = name.removesuffix(packed)
     suffix = PurePath(name).suffix
     if suffix in _HTML:
         return ".html"

@@ -25,23 +25,25 @@ from enlace.data.words import Words, mixed, words_of
 SAMPLES = 5  # of each kind, those with the smallest hash: the same ones in whatever order documents come
 _SHOWN = 160  # characters of a sample
 
-# Lines that pages add around what somebody wrote; the whole line must be nothing else.
+# Lines that pages add around what somebody wrote; the whole line must be nothing else. What is repeated is never given
+# back ("++"), and stays in its line: otherwise thousands of lines of dashes would be read thousands of times.
 _BOILERPLATE = re.compile(
-    r"^\W*(?:"
+    r"^[^\w\n]*(?:"
     r"(?:este sitio|esta web|esta página|nuestra web|usamos|utilizamos)[^\n]{0,80}\bcookies\b[^\n]{0,200}"
     r"|(?:aceptar|rechazar|configurar|política de)(?: todas)?(?: las)? cookies"
     r"|(?:leer|ver|saber|seguir leyendo|cargar) más(?: comentarios| noticias)?"
-    r"|(?:comparte|compartir|síguenos)(?: esto)?(?: en (?:facebook|twitter|x|whatsapp|instagram|redes sociales|\W|y)+)?"
+    r"|(?:comparte|compartir|síguenos)(?: esto)?"
+    r"(?: en (?:facebook|twitter|x|whatsapp|instagram|redes sociales|[^\w\n]|y)++)?"
     r"|(?:volver|ir) (?:arriba|al inicio|a la página principal)|página (?:anterior|siguiente)"
     r"|(?:haga|haz) clic aquí[^\n]{0,60}|suscríbete[^\n]{0,80}|iniciar sesión|regístrate|(?:aviso|nota) legal"
     r"|política de privacidad|términos y condiciones|imprimir|enviar por correo(?: electrónico)?"
-    r"|\[[^\]\n]*(?:<|>)[^\]\n]*\]|(?:\[[^\]\n]{1,40}\] ?){2,}"  # links to the pages around
+    r"|\[[^\[\]\n<>]*+[<>][^\[\]\n]*+\]|(?:\[[^\]\n]{1,40}\] ?){2,}"  # links to the pages around
     r"|(?:©|\(c\)|copyright)[^\n]{0,120}"
-    r")\W*$",
+    r")[^\w\n]*+$",
     re.IGNORECASE | re.MULTILINE,
 )
 # Apart, since it may begin with anything: beside the others it would be tried at every line.
-_RIGHTS = re.compile(r"\W*[^\n]{0,60}todos los derechos reservados\W*", re.IGNORECASE)
+_RIGHTS = re.compile(r"[^\w\n]*[^\n]{0,60}todos los derechos reservados[^\w\n]*", re.IGNORECASE)
 _RIGHTS_NEAR = re.compile(r" (?i:derechos reservados)")
 _REPEATS, _REPEATED_WORDS = 3, 4  # a line of four words or more, three times or more in one document
 _PLAIN = bytes(code for code in range(256) if chr(code).isalpha() or chr(code).isspace())
@@ -49,7 +51,7 @@ _PLAIN = bytes(code for code in range(256) if chr(code).isalpha() or chr(code).i
 
 @dataclass
 class Report:
-    """What the rules did: documents dropped, things taken out of those kept, and samples of both by reason."""
+    """What the rules did: documents dropped, things taken out of all of them, and samples of both by reason."""
 
     documents: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -62,7 +64,8 @@ class Report:
         samples = self.samples.setdefault(reason, [])
         if len(samples) == SAMPLES and (key.hex(), id) > samples[-1][:2]:
             return
-        insort(samples, (key.hex(), id, text[:_SHOWN].replace("\n", " ⏎ ")))
+        shown, _ = without_personal_data(text[: 4 * _SHOWN])  # a line may be taken out before they are
+        insort(samples, (key.hex(), id, shown[:_SHOWN].replace("\n", " ⏎ ")))
         del samples[SAMPLES:]
 
     def add(self, other: Report) -> None:
@@ -157,7 +160,7 @@ def _verdicts(
 
 
 def _symbols(text: str) -> float:
-    """Share of characters that are neither letters of Latin alphabets nor white space."""
+    """Share of characters that are neither letters of Western Europe (Latin-1) nor white space; digits are not."""
     return len(text.encode("latin-1", "replace").translate(None, _PLAIN)) / max(1, len(text))
 
 
@@ -178,9 +181,7 @@ def _without_boilerplate(text: str, key: bytes, id: str, report: Report) -> str:
     lines = text.split("\n")
     counts = Counter(lines) if len(set(lines)) < len(lines) else Counter[str]()
     often = {line for line, n in counts.items() if n >= _REPEATS and line.count(" ") >= _REPEATED_WORDS - 1}
-    # A match may take lines of signs along, or two lines that are boilerplate only together: each line counts alone.
-    near = (line for match in _BOILERPLATE.finditer(text) for line in match[0].split("\n"))
-    boilerplate = {line for line in near if line and _BOILERPLATE.fullmatch(line)}
+    boilerplate = {match[0] for match in _BOILERPLATE.finditer(text)}
     if _RIGHTS_NEAR.search(text):
         boilerplate.update(line for line in lines if _RIGHTS.fullmatch(line))
     if not often and not boilerplate:

@@ -11,7 +11,7 @@ about as much again while it is sorted) and 1.1 GB on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from enlace.data.words import Numbers, Words, each, mixed, words_of
 
 GRAM, BANDS, ROWS = 5, 14, 8
 _SEED = 20_090_623
+# Of pages out of one mould thousands may meet and be unlike: each is compared with so many, not with all before it.
+_MOST_UNLIKE = 50
 
 
 def _hashes() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
@@ -89,29 +91,20 @@ def _groups(keys: Numbers) -> Iterator[npt.NDArray[np.int64]]:
 def _join(
     group: npt.NDArray[np.int64], parent: npt.NDArray[np.int64], text_of: Callable[[int], str], threshold: float
 ) -> None:
-    """Join each document of a group with the first that it is alike; the others begin groups of their own."""
-    waiting: Sequence[int] = [int(document) for document in group]
-    grams: dict[int, Numbers] = {}
+    """Join each document of a group with the first that it is alike, of those that were alike none before them."""
 
-    def grams_of(document: int) -> Numbers:
-        if document not in grams:
-            grams[document] = np.unique(words_of([text_of(document)]).grams(GRAM)[0])
-        return grams[document]
-
-    while len(waiting) > 1:
-        first, *others = waiting
-        unlike = []
-        for other in others:
-            a, b = _root(parent, first), _root(parent, other)
+    firsts: list[tuple[int, Numbers]] = []
+    for document in map(int, group):
+        grams = np.unique(words_of([text_of(document)]).grams(GRAM)[0])
+        for first, its_grams in firsts:
+            a, b = _root(parent, first), _root(parent, document)
+            if a != b and _jaccard(its_grams, grams) >= threshold:
+                parent[max(a, b)] = a = b = min(a, b)
             if a == b:
-                continue
-            if _jaccard(grams_of(first), grams_of(other)) >= threshold:
-                parent[max(a, b)] = min(a, b)
-                grams.pop(other, None)
-            else:
-                unlike.append(other)
-        grams.pop(first, None)
-        waiting = unlike
+                break
+        else:
+            if len(firsts) < _MOST_UNLIKE:
+                firsts.append((document, grams))
 
 
 def _root(parent: npt.NDArray[np.int64], document: int) -> int:

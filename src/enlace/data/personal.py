@@ -31,7 +31,7 @@ _MAIL_HOST = re.compile(r"@[\w\-]{1,63}(?:\.[\w\-]{1,63})*\.[^\W\d_]{2,24}(?![\w
 _DNI = re.compile(r"(?<![\w.\-])(?:\d{8}|\d{2}\.\d{3}\.\d{3}|[XYZxyz][ \-]?\d{7})(?:-?[A-Za-z]| [A-Z])(?!\w)")
 _CUIT = re.compile(r"(?<![\w.\-])(?:20|2[3-7]|30|33|34)-?\d{8}-?\d(?![\w\-])")
 _RUT = re.compile(r"(?<![\w.\-])(?:\d{1,2}\.\d{3}\.\d{3}|\d{7,8})-[\dkK](?![\w\-])")
-_CURP = re.compile(r"(?<!\w)[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d(?!\w)")
+_CURP = re.compile(r"(?<!\w)[A-Z][AEIOUX][A-Z]{2}[0-9]{6}[HMX][A-Z]{5}[A-Z0-9][0-9](?!\w)")
 # Spain's apart: of digits only, so that a word in capitals after it is not taken for more of it.
 _IBAN = re.compile(
     r"(?<!\w)(?:[Ee][Ss]\d{2}(?:[ \-]?\d{4}){5}|[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?)(?!\w)"
@@ -47,7 +47,7 @@ _PHONE = re.compile(
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w]|\.\d)")
 # The sign before is looked at after the first digit: so written, it looks for that digit much sooner.
 _IPV6 = re.compile(
-    r"[0-9a-fA-F](?<![\w:.].)[0-9a-fA-F]{0,3}:(?:[0-9a-fA-F]{1,4}:){1,6}(?::?[0-9a-fA-F]{1,4})+(?![\w:])"
+    r"[0-9a-fA-F](?<![\w:.].)[0-9a-fA-F]{0,3}:(?:[0-9a-fA-F]{1,4}:){1,6}:?[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4})*+(?![\w:])"
 )
 _VERSION = re.compile(r"(?:versi[óo]n|v\.?|release|paquete|secci[óo]n|cap[íi]tulo|art[íi]culo)[ \n]?$", re.IGNORECASE)
 
@@ -82,23 +82,33 @@ def _without_mail(text: str, found: Counter[str]) -> Iterator[str]:
 
 
 def _without_numbers(text: str, found: Counter[str]) -> Iterator[str]:
-    """The parts of `text`, searched only in the lines that have a run of digits, and the line before each: "versión"
-    may be there.
-    """
+    """The parts of `text`, searched only in the lines that have a run of digits."""
     done = 0
-    for match in _DIGITS.finditer(text):
-        if match.start() < done:
-            continue
-        start, end = text.rfind("\n", done, match.start()), text.find("\n", match.end())
-        start = text.rfind("\n", done, start) + 1 if start >= 0 else -1
-        start, end = max(start, done), end if end >= 0 else len(text)
+    for start, end in _blocks(text):
         yield text[done:start]
-        line = text[start:end]
+        block = text[start:end]
         for pattern, kind, check in _NUMBERS:
-            line = _replace(line, pattern, kind, found, check)
-        yield line
+            block = _replace(block, pattern, kind, found, check)
+        yield block
         done = end
     yield text[done:]
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Where the lines with a run of digits are, each with the line before it, where "versión" may be."""
+    first, last = 0, -1
+    for match in _DIGITS.finditer(text):
+        if match.start() < last:
+            continue
+        start, end = text.rfind("\n", 0, match.start()), text.find("\n", match.end())
+        start = text.rfind("\n", 0, start) + 1 if start >= 0 else 0
+        if start > last:
+            if last >= 0:
+                yield first, last
+            first = start
+        last = end if end >= 0 else len(text)
+    if last >= 0:
+        yield first, last
 
 
 def _replace(text: str, pattern: re.Pattern[str], kind: str, found: Counter[str], check: Check | None = None) -> str:

@@ -118,16 +118,19 @@ _known: list[tuple[Numbers, Numbers]] = []
 
 def _powers(length: int) -> tuple[Numbers, Numbers]:
     """Powers of the base and of its inverse, at least `length` of each; kept for the next call."""
-    if not _known or len(_known[0][0]) < length:
+    pair = _known[0] if _known else None
+    if pair is None or len(pair[0]) < length:
         size = max(length, _BLOCK)
         inverse = pow(_BASE, -1, 1 << 64)
-        pair = []
-        for base in (_BASE, inverse):
-            factors = np.full(size, base, dtype=np.uint64)
-            factors[0] = 1
-            pair.append(np.cumprod(factors, dtype=np.uint64))
-        _known[:] = [(pair[0], pair[1])]
-    return _known[0]
+        pair = _powers_of(_BASE, size), _powers_of(inverse, size)
+        _known[:] = [pair]
+    return pair
+
+
+def _powers_of(base: int, size: int) -> Numbers:
+    factors = np.full(size, base, dtype=np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)
 
 
 def each(values: npt.NDArray[Number], starts: npt.NDArray[np.int64], operation: np.ufunc) -> npt.NDArray[Number]:

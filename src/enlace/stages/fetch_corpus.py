@@ -12,7 +12,7 @@ from enlace.config.load import load_config
 from enlace.config.paths import main_checkout
 from enlace.config.schema import AnySource, DebianSource, FolderSource
 from enlace.console import run_main, say
-from enlace.data.corpus import count_files, documents_of, listing, unread_files
+from enlace.data.corpus import documents_of, has_texts, listing, unread_files
 from enlace.data.documents import write_documents
 from enlace.data.faults import Faults
 from enlace.data.fetch import Unavailable
@@ -47,9 +47,11 @@ def main() -> None:
     for source in config.corpus.sources:
         if unread := unread_files(source, _root(source)):
             say(f"{source.name}: no se leen {len(unread)} archivos, que no son {READ}: {_few(unread)}")
-        if bad := faults[source.name].found:
-            say(f"{source.name}: {len(bad)} registros o archivos ilegibles quedan fuera (data/raw/faults.json):")
-            for fault in bad[:_SHOWN]:
+        bad = faults[source.name]
+        if bad.found:
+            total = bad.records + bad.whole_files
+            say(f"{source.name}: {total} registros o archivos ilegibles quedan fuera (data/raw/faults.json):")
+            for fault in bad.found[:_SHOWN]:
                 say(f"  {fault.where}: {fault.reason}")
     for summary in summaries:
         say(f"{summary['name']}: {summary['documents']} documentos, {summary['bytes'] / 1e6:.2f} MB")
@@ -58,7 +60,7 @@ def main() -> None:
 def _fetch(source: AnySource, folder: Path, faults: Faults) -> dict[str, Any]:
     path = folder / f"{source.name}.jsonl"
     count, size = write_documents(path, documents_of(source, _root(source), faults))
-    faults.check(source.name, count, count_files(source, _root(source)))
+    faults.check(source.name, count)
     read = {"listing": listing(source, _root(source))} if isinstance(source, FolderSource) else {}
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -86,7 +88,7 @@ def _few(names: list[str]) -> str:
 def _root(source: AnySource) -> Path:
     """Where a relative folder of texts starts: here, or, from a temporary experiment, where git-ignored texts lie."""
     here = Path.cwd()
-    return main_checkout() if isinstance(source, FolderSource) and not count_files(source, here) else here
+    return main_checkout() if isinstance(source, FolderSource) and not has_texts(source, here) else here
 
 
 if __name__ == "__main__":

@@ -69,20 +69,21 @@ def _train(world: World) -> None:
         trainer = make_trainer(*what, runtime, micro, run, world)
         if trainer.resume(warn):
             tell(f"Continúo en el paso {trainer.step} de {trainer.train.steps} ({run}).")
-        if world.first:  # only now: had this run failed to begin, the one before would be needed yet
-            forget_others(runs_dir(), run)
-        million = config.model.n_parameters(vocab_size) / 1e6
-        cards = f"{world.size} × " if world.size > 1 else ""
-        tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")
         meter = Meter(
             trainer,
             bytes_per_token(shards),
             hardware.watts,
             peak_of(profiles, runtime.machine_name, runtime.precision),
         )
+        validate = validator(shards, config.train, runtime.device, micro)
+        if world.first:  # only now: had this run failed to begin, the one before would be needed yet
+            forget_others(runs_dir(), run)
+        million = config.model.n_parameters(vocab_size) / 1e6
+        cards = f"{world.size} × " if world.size > 1 else ""
+        tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")
         try:
             with memory_errors(name):
-                fit_with_progress(trainer, validator(shards, config.train, runtime.device, micro), meter)
+                fit_with_progress(trainer, validate, meter)
         except Interrupted as stop:
             tell(f"Guardado en el paso {trainer.step}. Para continuar, repite el mismo comando.")
             sys.exit(128 + stop.signal_number)

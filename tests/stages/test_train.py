@@ -1,0 +1,60 @@
+"""The training stage itself: what becomes of earlier runs, and what the person sees, when it cannot go on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from enlace import EnlaceError
+from enlace.data.shards import Shards
+from enlace.stages.train import _train
+from enlace.train.distributed import World
+from enlace.train.finished import is_exported
+from tests.conftest import ROOT
+from tests.stages.test_pipeline import MODEL, SMALL
+
+PROFILE = {"precision": "float32", "threads": "1", "keep_heap": "false"}
+
+
+def _set(path: Path, changes: dict[str, str]) -> None:
+    text = path.read_text(encoding="utf-8")
+    for key, value in changes.items():
+        text, n = re.subn(rf"^( *{key}:) \S+", rf"\1 {value}", text, flags=re.MULTILINE)
+        assert n == 1, key
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path: Path, small_shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose shards are made, set to a tiny run; the current folder."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    (tmp_path / "configs/model/prueba.yaml").write_text(MODEL, encoding="utf-8")
+    _set(tmp_path / "params.yaml", SMALL | {"corpus": "wikipedia-es"})
+    _set(tmp_path / "configs/hardware/cpu.yaml", PROFILE)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/shards").symlink_to(small_shards.folder)
+    monkeypatch.chdir(tmp_path)
+    for name in ("DVC_ROOT", "RUNS_DIR", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_a_run_that_cannot_begin_leaves_the_exported_one_before_it(project: Path, small_shards: Shards) -> None:
+    _train(World())
+    [exported] = (project / ".runs").iterdir()
+    assert is_exported(exported)
+
+    held_out = sum(s.n_tokens for s in small_shards.streams if (s.split, s.kind) == ("val", "corpus"))
+    seq_len = held_out // 2 + 1  # too long for the held-out text, not for that to train on
+    _set(project / "params.yaml", {"seq_len": str(seq_len), "batch_tokens": str(4 * seq_len)})
+    with pytest.raises(EnlaceError, match=r"corpus \(val\)"):
+        _train(World())
+    assert is_exported(exported)
+
+    _set(project / "params.yaml", {"seq_len": "128", "batch_tokens": "1024"})
+    _train(World())
+    assert not exported.exists(), "forgotten by a run that began"

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
+from enlace.config.budget import peak_of
 from enlace.config.load import hardware_profiles
 from enlace.config.schema import HardwareConfig
-from enlace.train.backends import HardwareError, Machine, check, prepare, runtime_of, suggest
+from enlace.train.backends import HardwareError, Machine, check, prepare, runtime_of, suggest, this_machine
 from tests.conftest import ROOT
 
 PROFILES = hardware_profiles(ROOT)
@@ -66,6 +69,29 @@ def test_no_profile_uses_cudnn_and_no_gpu_falls_to_math(name: str) -> None:
 def test_auto_is_bfloat16_only_where_the_processor_has_it() -> None:
     assert runtime_of(PROFILES["cpu"], XEON).precision == "bfloat16"
     assert runtime_of(PROFILES["cpu"], LAPTOP).precision == "float32"
+
+
+def test_on_a_machine_with_a_card_the_cpu_profile_is_of_its_processor() -> None:
+    runtime = runtime_of(PROFILES["cpu"], RTX5090)
+    assert runtime.machine_name == runtime_of(PROFILES["cpu"], this_machine()).machine_name != RTX5090.name
+    assert peak_of(PROFILES, runtime.machine_name, "bfloat16") is None, "no part of what the card can do"
+    assert runtime_of(PROFILES["rtx5090"], RTX5090).machine_name == RTX5090.name
+
+
+def test_a_compiler_that_is_not_there_is_found_before_the_first_step(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from enlace.config.load import hardware_profiles
+from enlace.train.backends import HardwareError, prepare, this_machine
+profile = hardware_profiles(Path(sys.argv[1]))["cpu"].model_copy(update={"compile": True})
+try: prepare("cpu", profile, {}, this_machine(), 8)
+except HardwareError as error: print(error)
+"""
+    without = {"PATH": "", "CXX": "/no/hay", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", code, str(ROOT)]
+    ended = subprocess.run(command, env=os.environ | without, capture_output=True, text=True, check=False)
+    assert "Instala g++" in ended.stdout and "compile: false" in ended.stdout, ended.stdout + ended.stderr
 
 
 def test_a_kernel_that_is_not_there_is_found_before_the_first_step() -> None:

@@ -75,9 +75,14 @@ def this_machine() -> Machine:
     capabilities = torch.cpu.get_capabilities()
     native_bfloat16 = bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
     if not torch.cuda.is_available():
-        return Machine("cpu", str(capabilities.get("cpu_name", platform.machine())), None, 0.0, native_bfloat16)
+        return Machine("cpu", processor(), None, 0.0, native_bfloat16)
     card = torch.cuda.get_device_properties(0)
     return Machine("cuda", card.name, (card.major, card.minor), card.total_memory / GIB, native_bfloat16)
+
+
+def processor() -> str:
+    """Name of the processor."""
+    return str(torch.cpu.get_capabilities().get("cpu_name", platform.machine()))
 
 
 def prepare(
@@ -135,7 +140,7 @@ def runtime_of(profile: HardwareConfig, machine: Machine) -> Runtime:
         torch.device(profile.device),
         precision,
         tuple(_KERNELS[k] for k in profile.sdpa_backends),
-        machine.name,
+        machine.name if profile.device == machine.device else processor(),
         profile.compile,
         profile.loss_chunk_tokens,
         profile.parallel,
@@ -201,11 +206,13 @@ def _try_out(name: str, runtime: Runtime, width: int) -> None:
 
 
 def _try_to_compile(name: str, runtime: Runtime) -> None:
-    """Compile one small layer, so that a missing compiler is found now and not after the data is read."""
-    layer = torch.nn.Linear(8, 8).to(runtime.device)
-    layer.compile(dynamic=False)
+    """Compile a small function, so that a missing compiler is found now and not after the data is read.
+
+    Not one of torch's own layers, which are not compiled alone.
+    """
+    compiled = torch.compile(lambda x: F.silu(x) * x, dynamic=False)
     try:
-        layer(torch.ones(1, 8, device=runtime.device)).sum().backward()
+        compiled(torch.ones(8, device=runtime.device, requires_grad=True)).sum().backward()
     except Exception as error:  # torch's compiler has many kinds, and those of the tools that it calls
         raise HardwareError(
             f"El perfil «{name}» pide compilar y aquí no se puede ({str(error).splitlines()[0]}). Instala g++ y, con "

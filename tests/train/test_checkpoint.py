@@ -18,8 +18,9 @@ from enlace.train.checkpoint import Retention
 CPU = torch.device("cpu")
 
 
-def _save(run: Path, step: int, keep: int = 2) -> Path:
-    return checkpoint.save(run, step, {"x": torch.full((1000,), float(step)), "step": step}, Retention(keep, None, 0))
+def _save(run: Path, step: int, keep: int = 2, stable_end: int = 0) -> Path:
+    state = {"x": torch.full((1000,), float(step)), "step": step}
+    return checkpoint.save(run, step, state, Retention(keep, None, stable_end))
 
 
 def _newest(run: Path) -> tuple[Any, list[str]]:
@@ -78,6 +79,14 @@ def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> 
     (_save(tmp_path, 300, keep=3) / "state.pt").write_bytes(b"")
     _save(tmp_path, 250)  # resumed from 200, since 300 is damaged
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000200", "step-00000250"]
+
+
+def test_the_last_good_one_of_the_stable_phase_stays_where_a_later_one_is_damaged(tmp_path: Path) -> None:
+    _save(tmp_path, 5, stable_end=10)
+    (_save(tmp_path, 10, stable_end=10) / "state.pt").write_bytes(b"")
+    for step in (15, 20, 25):
+        _save(tmp_path, step, stable_end=10)
+    assert checkpoint.steps_of(tmp_path) == [25, 20, 5], "a longer run goes on from 5"
 
 
 def test_all_damaged_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:

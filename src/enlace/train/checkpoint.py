@@ -101,7 +101,12 @@ def load_newest(run: Path, device: torch.device, warn: Callable[[str], None]) ->
 def tidy(run: Path, keep: Retention, last_step: int | None = None) -> None:
     """Remove what `keep` lets go, what comes after `last_step`, and what a kill left half written."""
     folders = {step_of(folder): folder for folder in _folders(run)}
-    kept = keep.kept([step for step in folders if last_step is None or step <= last_step])
+    steps = {step for step in folders if last_step is None or step <= last_step}
+    while stable := {step for step in steps if step <= keep.stable_end}:
+        if stable <= keep.kept(steps) or damage(folders[max(stable)]) is None:
+            break
+        steps.remove(max(stable))  # its place is that of the good one before it
+    kept = keep.kept(steps)
     for folder in [*(folders[step] for step in folders if step not in kept), *run.glob("step-*.tmp")]:
         shutil.rmtree(folder)
 

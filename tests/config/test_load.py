@@ -146,6 +146,22 @@ def test_turing_gets_neither_bfloat16_nor_flash_nor_more_than_its_memory(
     assert "configs/hardware/rtx2060.yaml" in str(error.value) and says in str(error.value)
 
 
+@pytest.mark.parametrize(("hardware", "refused"), [("h200", True), ("cpu", False)])
+def test_a_document_mask_needs_a_kernel_that_takes_one(project: Path, hardware: str, refused: bool) -> None:
+    profile = f"configs/hardware/{hardware}.yaml"
+    _set(project, profile, "sdpa_backends", "[flash]")
+    _set(project, "params.yaml", "document_mask", "false")
+    load_config(project, hardware=hardware)
+    _set(project, "params.yaml", "document_mask", "true")
+    if not refused:
+        load_config(project, hardware=hardware)
+        return
+    with pytest.raises(ConfigError) as error:
+        load_config(project, hardware=hardware)
+    message = str(error.value)
+    assert profile in message and "train.document_mask" in message and "añade mem_efficient" in message
+
+
 def test_all_problems_are_told_at_once(project: Path) -> None:
     _set(project, "params.yaml", "steps", "-1")
     _set(project, "params.yaml", "seed", "x")

@@ -100,6 +100,11 @@ def _precision(config: Config) -> Iterator[str]:
     if hardware.compute_capability is None:
         yield f"{where}: falta compute_capability, por ejemplo [7, 5] (RTX 2060) o [12, 0] (RTX 5090)."
         return
+    if config.train.document_mask and set(hardware.sdpa_backends) == {"flash"}:
+        yield (
+            f"{where}: sdpa_backends lleva solo flash, que no admite la máscara de train.document_mask=true "
+            f"(params.yaml); añade mem_efficient, o pon document_mask: false."
+        )
     before_ampere = hardware.compute_capability < (8, 0)
     if hardware.precision == "auto":
         yield f"{where}: precision=auto es solo para CPU; usa {'float16' if before_ampere else 'bfloat16'}."

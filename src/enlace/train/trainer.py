@@ -178,8 +178,9 @@ class Trainer:
         if self.skipped_in_a_row > MAX_SKIPPED_IN_A_ROW:
             raise EnlaceError(
                 f"Paso {step}: {self.skipped_in_a_row} pasos seguidos sin pérdida o gradiente finitos "
-                f"(loss={loss}, grad_norm={grad_norm}). Baja train.lr y train.muon_lr en params.yaml y repite; "
-                f"los puntos de guardado de esta ejecución siguen en {self.run}."
+                f"(loss={loss}, grad_norm={grad_norm}). Baja train.lr y train.muon_lr en params.yaml y repite: con "
+                f"otros valores es otra ejecución y empieza en el paso 0. Los puntos de guardado de esta siguen en "
+                f"{self.run}, pero aquella no continúa desde ellos."
             )
 
     def _validated(self, validate: Validate) -> Record:

@@ -159,16 +159,22 @@ def test_float16_overflow_skips_the_step_halves_the_scale_and_is_counted(
     assert all(torch.equal(a, b) for a, b in zip(momentum, after, strict=True))
 
 
-def test_clipping_comes_after_unscaling(
-    model_config: ModelConfig, train_config: TrainConfig, mixture: PhaseMixture, small_shards: Shards, tmp_path: Path
-) -> None:
-    norms = []
-    for precision in ("float32", "float16"):
-        trainer = make_trainer(
-            model_config, train_config, mixture, small_shards, cpu_runtime(precision), 8, tmp_path / precision
-        )
-        norms.append(trainer.train_step(0, trainer.loader.batch(0))["grad_norm"])
-    assert norms[1] == pytest.approx(norms[0], rel=0.05)  # the scale of 65536 would show
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_clipping_comes_after_unscaling(make: Make, precision: str, share: float) -> None:
+    norm = make().train_step(0, make().loader.batch(0))["grad_norm"]
+    trainer = make(cpu_runtime(precision), grad_clip=share * norm)
+    clipped: list[float] = []
+    for optimizer in trainer.optimizers:
+        optimizer.register_step_pre_hook(lambda *step: clipped.append(_gradient_norm(trainer)))
+    record = trainer.train_step(0, trainer.loader.batch(0))
+    # The scale of 65536 would show: in what is logged, and in updates that it makes tiny.
+    assert record["grad_norm"] == pytest.approx(norm, rel=0.05)
+    assert clipped == pytest.approx([min(share, 1) * norm] * len(trainer.optimizers), rel=0.05)
+
+
+def _gradient_norm(trainer: Trainer) -> float:
+    return float(torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]).norm())
 
 
 def test_too_many_bad_steps_end_the_run_with_a_way_out(trainer: Trainer) -> None:
@@ -271,6 +277,38 @@ def test_a_checkpoint_loads_however_the_model_was_and_is_wrapped(make: Make, sav
     assert second.resume(lambda warning: None)
     assert list(second.state_dict()["model"]) == list(Transformer(second.model.config, 320).state_dict())
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        ({"kernels": (SDPBackend.MATH,)}, "sdpa_backends era FLASH_ATTENTION, MATH y es MATH"),
+        ({"parallel": "fsdp"}, "parallel era ddp y es fsdp"),
+    ],
+)
+def test_what_decides_the_last_bits_is_told_when_it_changes(make: Make, now: dict[str, Any], says: str) -> None:
+    make(world=World(0, 2)).save()
+    said: list[str] = []
+    assert make(replace(RUNTIME, **now), World(0, 2)).resume(said.append)
+    assert said == [f"Continúo, pero no bit a bit: {says}."]
+
+
+def test_another_instruction_set_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    make().save()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    said: list[str] = []
+    assert make().resume(said.append)
+    assert said == ["Continúo, pero no bit a bit: instrucciones era AVX512 y es AVX2."]
+
+
+def test_a_checkpoint_of_a_version_that_noted_less_goes_on_without_a_word(make: Make) -> None:
+    trainer = make()
+    for key in ("sdpa_backends", "instrucciones"):
+        del trainer.environments[-1][key]
+    trainer.save()
+    assert make().resume(pytest.fail)
 
 
 def test_a_weight_that_the_model_lacks_or_that_the_state_lacks_is_an_error(trainer: Trainer) -> None:

@@ -209,7 +209,8 @@ class Trainer:
             return False
         self.load_state_dict(state)
         before, now = state["environments"][-1], environment(self)
-        differences = [f"{key} era {value} y es {now[key]}" for key, value in before.items() if now[key] != value]
+        both = [key for key in before if key in now]  # an older version knew of fewer things
+        differences = [f"{key} era {before[key]} y es {now[key]}" for key in both if before[key] != now[key]]
         if differences:
             warn(f"Continúo, pero no bit a bit: {'; '.join(differences)}.")
             self.environments = [*self.environments, now]
@@ -259,8 +260,8 @@ class Trainer:
 
 def environment(trainer: Trainer) -> dict[str, str]:
     """What exactness depends on beside the state; another value means other last bits."""
-    runtime = trainer.runtime
-    return {
+    runtime, size = trainer.runtime, trainer.world.size
+    what = {
         "torch": str(torch.__version__),
         "equipo": runtime.machine_name,
         "precisión": runtime.precision,
@@ -268,7 +269,13 @@ def environment(trainer: Trainer) -> dict[str, str]:
         "micro_batch_size": str(trainer.micro_batch_size),
         "loss_chunk_tokens": str(runtime.loss_chunk_tokens),
         "compile": str(runtime.compile),
-        "procesos": str(trainer.world.size),
+        "sdpa_backends": ", ".join(sorted(kernel.name for kernel in runtime.kernels)),
+        "procesos": str(size),
+    if size > 1:
+        what["parallel"] = runtime.parallel
+    if runtime.device.type == "cpu":
+        what["instrucciones"] = torch.backends.cpu.get_cpu_capability()
+    return what
     }
 
 

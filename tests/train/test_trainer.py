@@ -311,6 +311,15 @@ def test_a_checkpoint_of_a_version_that_noted_less_goes_on_without_a_word(make: 
     assert make().resume(pytest.fail)
 
 
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_only_a_model_in_parts_is_copied_to_be_whole(make: Make) -> None:
+    whole, parts = make(), make(replace(RUNTIME, parallel="fsdp"), World(0, 2))
+    assert whole.whole_model() is whole.model
+    copy = parts.whole_model()
+    assert all(type(p) is torch.nn.Parameter for p in copy.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(copy.parameters(), whole.model.parameters(), strict=True))
+
+
 def test_a_weight_that_the_model_lacks_or_that_the_state_lacks_is_an_error(trainer: Trainer) -> None:
     state = trainer.state_dict()
     gain = state["model"].pop("norm.weight")

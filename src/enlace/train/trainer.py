@@ -220,11 +220,10 @@ class Trainer:
 
     def whole_model(self) -> Transformer:
         """The model with whole weights, on every rank; for FSDP a copy, since there each rank holds a part."""
-        state = whole(dict(self.model.state_dict()))
-        if all(state[name] is p for name, p in self.model.state_dict().items()):
+        if not any(isinstance(p, DTensor) for p in self.model.parameters()):
             return self.model
         model = Transformer(self.model.config, self.model.embed_tokens.num_embeddings)
-        model.load_state_dict(state)
+        model.load_state_dict(whole(dict(self.model.state_dict())))
         return model
 
     def state_dict(self) -> dict[str, Any]:
@@ -271,12 +270,12 @@ def environment(trainer: Trainer) -> dict[str, str]:
         "compile": str(runtime.compile),
         "sdpa_backends": ", ".join(sorted(kernel.name for kernel in runtime.kernels)),
         "procesos": str(size),
+    }
     if size > 1:
         what["parallel"] = runtime.parallel
     if runtime.device.type == "cpu":
         what["instrucciones"] = torch.backends.cpu.get_cpu_capability()
     return what
-    }
 
 
 class _Ahead:

@@ -320,6 +320,16 @@ def test_only_a_model_in_parts_is_copied_to_be_whole(make: Make) -> None:
     assert all(torch.equal(a, b) for a, b in zip(copy.parameters(), whole.model.parameters(), strict=True))
 
 
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_a_card_holds_one_copy_of_the_gradients(make: Make) -> None:
+    trainer = make(world=World(0, 2))
+    for step in range(2):
+        trainer.train_step(step, trainer.loader.batch(step))
+        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        # Those of a bucket share its memory; its first holds all of a model this small.
+        assert len({g.untyped_storage().data_ptr() for g in gradients}) == 1 < len(gradients)
+
+
 def test_a_weight_that_the_model_lacks_or_that_the_state_lacks_is_an_error(trainer: Trainer) -> None:
     state = trainer.state_dict()
     gain = state["model"].pop("norm.weight")

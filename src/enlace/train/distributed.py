@@ -79,7 +79,9 @@ def spread(step_loss: nn.Module, layers: nn.ModuleList, world: World, parallel: 
     if world.size == 1:
         return step_loss
     if parallel == "ddp":
-        return DistributedDataParallel(step_loss, device_ids=[device.index] if device.type == "cuda" else None)
+        devices = [device.index] if device.type == "cuda" else None
+        # Gradients live in the buckets that ranks exchange: else every card holds them twice.
+        return DistributedDataParallel(step_loss, device_ids=devices, gradient_as_bucket_view=True)
     for layer in layers:
         fully_shard(layer)
     fully_shard(step_loss)

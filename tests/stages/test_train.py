@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from enlace import EnlaceError
 from enlace.data.shards import Shards
+from enlace.durable import locked
 from enlace.stages.train import _train
 from enlace.train.distributed import World
-from enlace.train.finished import is_exported
+from enlace.train.finished import LOCK, is_exported
 from tests.conftest import ROOT
 from tests.stages.test_pipeline import MODEL, SMALL
 
@@ -58,3 +63,44 @@ def test_a_run_that_cannot_begin_leaves_the_exported_one_before_it(project: Path
     _set(project / "params.yaml", {"seq_len": "128", "batch_tokens": "1024"})
     _train(World())
     assert not exported.exists(), "forgotten by a run that began"
+
+
+def _said_by_two(limit: int | None = None) -> str:
+    """What the stage says in two processes that cannot write files of more than `limit` bytes."""
+
+    def no_room() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "enlace.stages.train"],
+        env=os.environ | {"GPUS": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=no_room,
+    )
+    assert ended.returncode == 1, ended.stdout
+    return ended.stdout
+
+
+def _assert_only_the_first_complains(said: str) -> None:
+    assert "Traceback" not in said and "Connection" not in said and said.count("error:") == 1, said
+
+
+def test_of_two_processes_only_the_first_says_that_another_trains_the_run(project: Path) -> None:
+    _train(World())
+    [run] = (project / ".runs").iterdir()
+    with locked(run / LOCK, ""):
+        said = _said_by_two()
+    assert "Otro proceso ya está entrenando" in said
+    _assert_only_the_first_complains(said)
+
+
+@pytest.mark.usefixtures("project")
+def test_of_two_processes_only_the_first_says_that_the_disk_is_full() -> None:
+    said = _said_by_two(limit=50_000)
+    assert "no se pudo guardar" in said and "libera espacio" in said
+    _assert_only_the_first_complains(said)

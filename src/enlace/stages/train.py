@@ -17,7 +17,7 @@ from enlace.data.shards import open_shards
 from enlace.durable import locked, write_atomic
 from enlace.export.weights import save_weights
 from enlace.train.backends import memory_errors, prepare, this_machine
-from enlace.train.distributed import World, check_world
+from enlace.train.distributed import World, check_world, lost_connections
 from enlace.train.family import about, family, fingerprint, join_family
 from enlace.train.finished import LOCK, forget_others, mark_exported
 from enlace.train.launch import launched
@@ -34,7 +34,7 @@ LOG = Path("reports/train.csv")
 def main() -> None:
     """Train, or go on where the run was cut, then export; the run before this one is forgotten."""
     load_dotenv()
-    with launched("enlace.stages.train", load_config().hardware.device) as world:
+    with launched("enlace.stages.train", load_config().hardware.device) as world, lost_connections(world):
         _train(world)
 
 

@@ -8,6 +8,7 @@ the trainer. Checkpoints hold whole tensors whatever the number of ranks, so a r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -60,6 +61,26 @@ class World:
         if self.size > 1:
             dist.all_reduce(value, how)
         return value
+
+
+@contextmanager
+def lost_connections(world: World) -> Iterator[None]:
+    """No traceback where another process has gone: it has said why, or the launcher does.
+
+    Raises:
+        EnlaceError: on the first rank; the others end in silence.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's has no class
+            raise
+        if not world.first:
+            sys.exit(1)
+        raise EnlaceError(
+            f"Se perdió la conexión con otro de los procesos que entrenan ({str(error).splitlines()[0]}). Mira si dijo "
+            f"por qué y repite el comando: continúa desde el último punto de guardado."
+        ) from error
 
 
 def check_world(world: World, rows: int, micro_batch_size: int, parallel: Parallel, precision: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,27 @@ def test_a_resumed_loader_draws_the_same_batches(loader: Loader, small_shards: S
     third = Loader(loader.sources, loader.train, mixture)
     third.load_state_dict(again.state_dict())
     assert first + [_digest(batch) for batch in itertools.islice(third, 7)] == whole
+
+
+def test_resumed_at_other_steps_it_draws_other_batches(loader: Loader, mixture: PhaseMixture) -> None:
+    drawn = []
+    for step in (4, 9):
+        resumed = Loader(loader.sources, loader.train, mixture)
+        resumed.load_state_dict({"next_step": step, "fingerprint": resumed.fingerprint(step)})
+        drawn.append({_digest(batch) for batch in itertools.islice(resumed, 5)})
+    assert len(drawn[0]) == len(drawn[1]) == 5 and not drawn[0] & drawn[1]
+
+
+def test_state_of_the_same_shards_in_another_order_is_refused(
+    loader: Loader, small_shards: Shards, train_config: TrainConfig, mixture: PhaseMixture
+) -> None:
+    manifest = small_shards.manifest
+    streams = [s.model_copy(update={"shards": s.shards[::-1]}) for s in manifest.streams]
+    assert any(len(s.shards) > 1 for s in streams if (s.split, s.kind) == ("train", "corpus"))
+    turned = replace(small_shards, manifest=manifest.model_copy(update={"streams": tuple(streams)}))
+    other = Loader({**loader.sources, "corpus": corpus_rows(turned, "train", 32)}, train_config, mixture)
+    with pytest.raises(EnlaceError, match="otros datos"):
+        other.load_state_dict(loader.state_dict())
 
 
 def test_state_of_other_data_is_refused(loader: Loader, train_config: TrainConfig) -> None:

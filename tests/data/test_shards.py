@@ -1,3 +1,4 @@
+import hashlib
 import json
 from pathlib import Path
 
@@ -111,6 +112,22 @@ def test_the_largest_id_survives_and_a_larger_one_is_refused(tmp_path: Path) -> 
     for wrong in (65_536, 400, -1):
         with pytest.raises(EnlaceError, match=r"train/casa-00000: .* fuera de 0\.\.399"):
             _write(tmp_path, [_encoded(wrong)], vocab_size=400)
+
+
+def test_shards_that_changed_places_are_found_and_named(tmp_path: Path, tokenizer_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_path.read_bytes())
+    record = _write(tmp_path, [_encoded(1, 2, 3, 4, 5), _encoded(6, 7, 8, 9, 10)])
+    digest = hashlib.sha256(tokenizer_path.read_bytes()).hexdigest()
+    manifest = Manifest(vocab_size=400, tokenizer_sha256=digest, end_of_text_id=END, streams=(record,), dropped={})
+    write_manifest(tmp_path, manifest)
+    assert len(open_shards(tmp_path).stream("train", "casa").tokens) == 2
+    first, second = (tmp_path / f"train/casa-0000{i}.bin" for i in (0, 1))
+    assert first.stat().st_size == second.stat().st_size, "their sizes do not give them away"
+    first.rename(tmp_path / "other")
+    second.rename(first)
+    (tmp_path / "other").rename(second)
+    with pytest.raises(EnlaceError, match=r"casa-00000\.bin.*sha256"):
+        open_shards(tmp_path)
 
 
 def test_a_stream_that_is_not_there_is_named(folder: Path) -> None:

@@ -19,11 +19,15 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from enlace import EnlaceError
-from enlace.data.loader import Batch
+from enlace.config.load import hardware_profiles
+from enlace.config.rules import micro_batch_size
+from enlace.config.schema import PhaseMixture
+from enlace.data.loader import Batch, Loader, Rows, corpus_rows
 from enlace.data.shards import Shards
 from enlace.train import checkpoint
 from enlace.train.distributed import World, check_world, on_first
 from enlace.train.launch import launched
+from tests.train.child import MIXTURE, TRAIN
 
 ROOT = Path(__file__).parents[2]
 STEPS = {"steps": 12, "decay_steps": 6, "checkpoint_every": 4, "keep_checkpoints": 9}
@@ -98,6 +102,20 @@ def test_two_processes_train_as_one_and_either_goes_on_with_the_others_checkpoin
     said = _train(small_shards, run, 1)
     assert "resumed at 6" in said and "procesos era 2 y es 1" in said
     _assert_close(run, alone)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_have_the_gradients_of_one(small_shards: Shards, tmp_path: Path, parallel: str) -> None:
+    """Themselves: with beta1 of 0 and nothing to clip they are AdamW's first moments. Two micro-batches a process."""
+    one_step = {"steps": 1, "warmup_steps": 0, "decay_steps": 0, "optimizer": "adamw", "beta1": 0.0, "grad_clip": 1e9}
+    gradients = []
+    for gpus in (1, 2):
+        run = tmp_path / str(gpus) / "run"
+        _train(small_shards, run, gpus, train=one_step, profile={"parallel": parallel}, micro=4 // gpus)
+        gradients.append([of_one["exp_avg"] for of_one in _state(run)["optimizers"][0]["state"].values()])
+    for alone, shared in zip(*gradients, strict=True):
+        assert alone.abs().max() > 1e-4
+        torch.testing.assert_close(shared, alone, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -179,6 +197,34 @@ def test_each_rank_takes_its_part_of_the_rows() -> None:
     rows = torch.arange(8).unsqueeze(1)
     parts = [World(rank, 4).share(Batch(rows, rows, rows.bool())).inputs.flatten().tolist() for rank in range(4)]
     assert parts == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_no_rank_reads_what_another_reads(small_shards: Shards) -> None:
+    sources: dict[str, Rows] = {"corpus": corpus_rows(small_shards, "train", TRAIN.seq_len)}
+    only = PhaseMixture(stable=MIXTURE.stable, decay=MIXTURE.stable)
+    loader = Loader(sources, TRAIN, only)
+    steps = len(sources["corpus"]) // 8  # of 8 rows each: all in one epoch
+    parts = [
+        {hash(tuple(row)) for step in range(steps) for row in World(rank, 4).share(loader.batch(step)).inputs.tolist()}
+        for rank in range(4)
+    ]
+    assert all(len(part) == 2 * steps for part in parts)
+    assert len(set.union(*parts)) == 8 * steps
+
+
+@pytest.mark.parametrize(("processes", "size"), [(1, 8), (2, 4), (8, 1)])
+def test_a_step_too_small_for_the_profiles_micro_batches_is_shared_in_smaller_ones(processes: int, size: int) -> None:
+    hardware = hardware_profiles(ROOT)["cpu"]
+    rows = TRAIN.batch_tokens // TRAIN.seq_len
+    assert rows == 8 < hardware.micro_batch_size, "one is more than all that there is"
+    assert micro_batch_size(hardware, TRAIN, processes) == size
+    check_world(World(0, processes), rows, size, "ddp", "float32")
+
+
+def test_more_processes_than_sequences_are_refused() -> None:
+    size = micro_batch_size(hardware_profiles(ROOT)["cpu"], TRAIN, 16)
+    with pytest.raises(EnlaceError, match=r"8 secuencias por paso .* 16 procesos"):
+        check_world(World(0, 16), 8, size, "ddp", "float32")
 
 
 def test_rows_that_do_not_divide_are_refused() -> None:

@@ -203,6 +203,43 @@ def test_every_parameter_is_in_one_group_and_only_layer_matrices_decay(make: Mak
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_where_there_is_no_gradient_only_layer_matrices_shrink(make: Make, optimizer: str) -> None:
+    trainer = make(optimizer=optimizer)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    for p in trainer.model.parameters():
+        p.grad = torch.zeros_like(p)
+    for each in trainer.optimizers:
+        each.step()
+    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
+    assert set(before) - moved == {name for name in before if "norm" in name or name.startswith("embed_tokens")}
+    assert all(p.norm() < before[name].norm() for name, p in trainer.model.named_parameters() if name in moved)
+
+
+@pytest.mark.parametrize("cut", [2, 8, 16])
+def test_the_optimizers_learn_at_the_same_rates_from_the_first_step_after_a_resume(make: Make, cut: int) -> None:
+    """Cut in the warm-up, where the rate stands still, and in the decay."""
+    rates: list[list[float]] = []
+
+    def train(trainer: Trainer, steps: int) -> list[list[float]]:
+        rates.clear()
+        for each in trainer.optimizers:
+            each.register_step_pre_hook(lambda optimizer, *_: rates.append([g["lr"] for g in optimizer.param_groups]))
+        for _ in range(steps):
+            trainer.train_step(trainer.step, trainer.loader.batch(trainer.step))
+            trainer.loader.next_step += 1
+        return rates.copy()
+
+    whole = train(make(), 20)
+    first, second = make(), make()
+    halves = train(first, cut)
+    first.save()
+    assert second.resume(pytest.fail)
+    for i, (cut_there, not_cut) in enumerate(zip(halves + train(second, 20 - cut), whole, strict=True)):
+        assert cut_there == not_cut, i
+    assert len({tuple(each) for each in whole}) > 10
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_the_first_step_after_a_resume_decays_each_parameter_as_the_run_did(make: Make, optimizer: str) -> None:
     first = make(optimizer=optimizer)
     _train_and_save(first)

@@ -4,9 +4,10 @@
     python -m benchmarks.train --profile       where the time of a step here goes
 
 All have the same shape, weights (the first loss is compared), batches and optimizer. Tokens per second of wall time
-(median over steps, best round). Freed heap is kept for all (`keep_heap`, a setting of ours that costs nothing), and
-"defaults" leaves transformers with what it does by itself. litgpt takes part where it is found: its requirements
-exclude newer ones of ours, so it goes beside them (pip install --no-deps --target FOLDER litgpt lightning
+(median over steps, best round), and what part that is of the fastest matrix product of this machine in that precision,
+measured here: the MFU, honest on a processor too. Freed heap is kept for all (`keep_heap`, a setting of ours that costs
+nothing), and "defaults" leaves transformers with what it does by itself. litgpt takes part where it is found: its
+requirements exclude newer ones of ours, so it goes beside them (pip install --no-deps --target FOLDER litgpt lightning
 lightning-utilities pytorch-lightning torchmetrics jsonargparse, and FOLDER in PYTHONPATH).
 """
 
@@ -60,12 +61,14 @@ def main() -> None:
 def _pairings(options: argparse.Namespace) -> None:
     million = MODEL.n_parameters(VOCAB_SIZE) / 1e6
     flops = flops_per_token(MODEL, VOCAB_SIZE, SEQ_LEN)
-    say(f"{million:.1f} M parameters, {BATCH} x {SEQ_LEN} tokens a step, {THREADS} threads, AdamW; tokens/s (GFLOP/s)")
+    say(f"{million:.1f} M parameters, {BATCH} x {SEQ_LEN} tokens a step, {THREADS} threads, AdamW")
     contestants = {"ours": ("ours", "kept"), "transformers": ("transformers", "kept")}
     if importlib.util.find_spec("litgpt"):
         contestants["litgpt"] = ("litgpt", "kept")
     contestants["transformers, defaults"] = ("transformers", "freed")
     for precision in options.precision.split(","):
+        peak = _peak(precision)
+        say(f"{precision}: matrix products reach {peak / 1e9:,.0f} GFLOP/s")
         for mode in options.modes.split(","):
             runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
             for _ in range(options.rounds):
@@ -74,10 +77,27 @@ def _pairings(options: argparse.Namespace) -> None:
             losses = [loss for of_one in runs.values() for loss, _ in of_one]
             assert max(losses) - min(losses) < (1e-4 if precision == "float32" else 1e-2), losses
             best = {name: max(speed for _, speed in of_one) for name, of_one in runs.items()}
-            ours = best.pop("ours")
-            say(f"{precision:<9}{mode:<8} ours {ours:7,.0f} ({ours * flops / 1e9:4.0f})")
             for name, speed in best.items():
-                say(f"{'':<17} {name:<22} {speed:7,.0f}: ours is {ours / speed:.2f} times as fast")
+                rate = speed * flops
+                told = f"{speed:7,.0f} tokens/s {rate / 1e9:6,.0f} GFLOP/s {100 * rate / peak:3.0f} % MFU"
+                say(f"{mode:<8} {name:<22} {told}; ours is {best['ours'] / speed:.2f} times as fast")
+
+
+def _peak(precision: str) -> float:
+    """Operations per second of a large matrix product, the best of some."""
+    torch.set_num_threads(THREADS)
+    n = 2048
+    a = torch.ones(n, n, dtype=getattr(torch, precision))
+    took = []
+    for _ in range(20):
+        start = time.perf_counter()
+        torch.mm(a, a)
+        took.append(time.perf_counter() - start)
+    return 2 * n**3 / min(took)
+
+
+def _weights() -> Transformer:
+    return Transformer(MODEL, VOCAB_SIZE).initialise(torch.Generator().manual_seed(0))
 
 
 def _run(who: str, precision: str, mode: str, heap: str, steps: int) -> tuple[float, float]:
@@ -93,8 +113,8 @@ def _alone(who: str, precision: str, mode: str, heap: str, steps: int) -> tuple[
     torch.set_num_threads(THREADS)
     if heap == "kept":
         keep_heap()
-    weights = Transformer(MODEL, VOCAB_SIZE).initialise(torch.Generator().manual_seed(0))
-    step = {"ours": _ours, "transformers": _transformers, "litgpt": _litgpt}[who](weights, precision, mode == "compile")
+    make = {"ours": _ours, "transformers": _transformers, "litgpt": _litgpt}[who]
+    step = make(_weights(), precision, mode == "compile")
     torch.manual_seed(0)
     losses, took = [], []
     for _ in range(steps + 2):
@@ -225,8 +245,7 @@ def _stepper(model: torch.nn.Module, loss: Callable[[torch.Tensor], torch.Tensor
 def _profile(precision: str) -> None:
     torch.set_num_threads(THREADS)
     keep_heap()
-    weights = Transformer(MODEL, VOCAB_SIZE).initialise(torch.Generator().manual_seed(0))
-    step = _ours(weights, precision, compiled=False)
+    step = _ours(_weights(), precision, compiled=False)
     ids = torch.randint(0, VOCAB_SIZE, (BATCH, SEQ_LEN + 1))
     step(ids)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
+import threading
 from pathlib import Path
 
 import pytest
 
 from enlace import EnlaceError
-from enlace.durable import locked, reason, write_atomic
+from enlace.durable import is_locked, locked, reason, write_atomic
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -41,6 +43,17 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
         pass
     with locked(path, "ocupado"):
         assert path.read_text() == str(os.getpid())
+
+
+def test_who_only_looks_whether_it_is_locked_is_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "LOCK"
+    path.touch()
+    looking = path.open("rb")
+    fcntl.flock(looking, fcntl.LOCK_SH)  # what `is_locked` has for an instant
+    threading.Timer(0.05, looking.close).start()
+    with locked(path, "ocupado"):
+        assert is_locked(path)
+    assert not is_locked(path)
 
 
 def test_an_impossible_lock_is_refused(tmp_path: Path) -> None:

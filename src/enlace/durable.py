@@ -1,7 +1,8 @@
 """Files that survive a power cut, and locks that die with their holder.
 
 A file is either the old one or the new one, whole: written to a temporary name beside it, synced, renamed, and the
-folder synced too, since a rename is a change of the folder. Network file systems promise less and are not supported.
+folder synced too, since a rename is a change of the folder. On a network file system that is as good as the server's
+promises: after a power cut the newest file may be missing, and a lock may hold among the processes of one machine only.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from enlace import EnlaceError
 
@@ -85,7 +88,7 @@ def locked(path: Path, message: str) -> Iterator[None]:
         raise EnlaceError(f"{path}: no se puede abrir el cerrojo ({reason(error)}).") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(file)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().decode("ascii", "replace").strip() or "desconocido"
@@ -96,6 +99,15 @@ def locked(path: Path, message: str) -> Iterator[None]:
             file.truncate(0)
             file.write(str(os.getpid()).encode())
         yield
+
+
+def _take(file: IO[bytes]) -> None:
+    """Lock `file`; BlockingIOError once it was found taken for a while, since `is_locked` takes it for an instant."""
+    for pause in (0.01, 0.02, 0.04, 0.08, 0.16):
+        with suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(pause)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(path: Path) -> bool:

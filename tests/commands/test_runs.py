@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 from enlace.cli import app
 from enlace.config.load import load_config
+from enlace.config.schema import Config, Mixture
 from enlace.data.shards import Shards
-from enlace.train.family import about, join_family
+from enlace.train.family import SOURCES, about, family, join_family
 from enlace.train.finished import mark_exported
 from enlace.train.progress import Meter, fit_with_progress
 from enlace.train.run import make_trainer
@@ -34,7 +36,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_shards: Shards) 
     for name in ("aaaa", "bbbb"):
         run = tmp_path / "runs" / name
         told = about(model=config.model, train=train, mixture=config.data.mixture, hardware=config.hardware)
-        join_family(run.parent, run, name, train, told)
+        relatives = family(config.model, train, config.data.mixture, small_shards) if name == "aaaa" else name
+        join_family(run.parent, run, relatives, train, told)
         trainer = make_trainer(config.model, train, config.data.mixture, small_shards, cpu_runtime(), 8, run)
         cut = name == "aaaa"
 
@@ -46,8 +49,12 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_shards: Shards) 
         fit_with_progress(trainer, validate, Meter(trainer, 3.0, watts=None, peak_flops=None))
         if not cut:
             mark_exported(run, trainer.keep)
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    for path, target in {"params.yaml": ROOT, "configs": ROOT, "data/shards": small_shards.folder}.items():
+        (project / path).symlink_to(target / path if target == ROOT else target)
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(project)
     return tmp_path / "runs"
 
 
@@ -66,6 +73,72 @@ def test_lists_how_far_each_is_and_how_to_go_on(
         assert "aaaa  en marcha" in capsys.readouterr().out
         with pytest.raises(Exception, match="se está entrenando"):
             enlace(monkeypatch, "runs", "clean", "aaaa")
+
+
+def _rewritten(run: Path, shards: Shards, config: Config) -> None:
+    """The note of `run` as under the values of `config`."""
+    told = about(model=config.model, train=config.train, mixture=config.data.mixture)
+    relatives = family(config.model, config.train, config.data.mixture, shards)
+    join_family(run.parent, run, relatives, config.train, told)
+
+
+def test_each_value_is_told_with_its_file_and_as_it_is_written_there(
+    runs: Path, small_shards: Shards, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = load_config(ROOT)
+    half = Mixture(corpus=0.5, chat=0.5)
+    train = now.train.model_copy(update={"document_mask": True, "optimizer": "adamw", "checkpoint_every": 7})
+    data = now.data.model_copy(update={"mixture": now.data.mixture.model_copy(update={"stable": half})})
+    narrow = now.model.model_copy(update={"d_model": 32})
+    _rewritten(runs / "aaaa", small_shards, now.model_copy(update={"train": train, "data": data, "model": narrow}))
+    enlace(monkeypatch, "runs")
+    said = " ".join(capsys.readouterr().out.split())
+    width = now.model.d_model
+    assert (
+        "Para seguir, pon en params.yaml train.optimizer=adamw (ahora muon); train.document_mask=true (ahora false); "
+        "data.mixture.stable.corpus=0.5 (ahora 1.0); data.mixture.stable.chat=0.5 (ahora 0.0) y en "
+        f"configs/model/{now.layers.model}.yaml d_model=32 (ahora {width}) y repite: make train" in said
+    )
+
+    base = load_config(ROOT, changes={"model": "base"}).model
+    _rewritten(runs / "aaaa", small_shards, now.model_copy(update={"model": base}))
+    enlace(monkeypatch, "runs")
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"pon en params.yaml model=base (ahora {now.layers.model}) y repite: make train" in said
+
+
+def test_a_cut_run_of_other_code_or_data_is_not_said_to_go_on(
+    runs: Path, small_shards: Shards, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        enlace(monkeypatch, "runs")
+        return " ".join(capsys.readouterr().out.split())
+
+    def cannot(what: str) -> bool:
+        told = said()
+        return f"No puede seguir con {what}:" in told and "clean aaaa" in told and "Para seguir" not in told
+
+    note = runs / "aaaa" / "run.json"
+    assert "Para seguir" in said()
+    monkeypatch.setattr("enlace.train.family.SOURCES", SOURCES[1:])
+    assert cannot("este código")
+    older = json.loads(note.read_text())
+    del older["source"]  # as it was written before it said so
+    note.write_text(json.dumps(older))
+    assert cannot("este código o estos datos (data/shards)")
+    monkeypatch.setattr("enlace.train.family.SOURCES", SOURCES)
+    assert "Para seguir" in said()
+    note.write_text(json.dumps(older | {"about": older["about"] | {"model.d_model": "ancho"}}))
+    assert cannot("este código o estos datos (data/shards)")
+
+    _rewritten(runs / "aaaa", small_shards, load_config(ROOT))
+    shards = Path("data/shards")
+    shards.unlink()
+    assert "Para seguir" in said(), "they are yet to be built: nobody knows"
+    shutil.copytree(small_shards.folder, shards)
+    manifest = shards / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"dropped": {"corto": 1}}))
+    assert cannot("estos datos (data/shards)")
 
 
 def test_a_run_that_was_moved_is_told_from_one_that_is_exact(

@@ -155,7 +155,8 @@ def test_asked_to_stop_all_ranks_save_the_same_step(small_shards: Shards, tmp_pa
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, output
-    assert "Guardo y salgo" in output
+    assert output.count("Guardo y salgo") == 1, output
+    assert "death signal" not in output
     assert _state(run)["loader"]["next_step"] == len(_records(run))
 
 
@@ -244,6 +245,41 @@ def test_a_wrong_number_of_cards_is_told(monkeypatch: pytest.MonkeyPatch, wrong:
 
 
 def test_more_cards_than_there_are_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("GPUS", "64")
-    with pytest.raises(EnlaceError, match="torch ve"), launched("never.run", "cuda"):
+    with pytest.raises(EnlaceError, match="como mucho GPUS=2"), launched("never.run", "cuda"):
         pass
+    monkeypatch.delenv("GPUS")
+    for name, value in {"RANK": 2, "LOCAL_RANK": 2, "WORLD_SIZE": 3, "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(EnlaceError, match="como mucho --nproc-per-node=2"), launched("never.run", "cuda"):
+        pass
+
+
+@pytest.mark.parametrize("gpus", ["", "2"])
+def test_without_a_card_the_profiles_check_is_reached(monkeypatch: pytest.MonkeyPatch, gpus: str) -> None:
+    """It says which profile fits; "use at most GPUS=0" says nothing."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setenv("GPUS", gpus)
+    with launched("never.run", "cuda") as world:
+        assert world == World()
+
+
+def test_without_a_card_the_profiles_check_is_reached_under_torchrun_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": 0}
+    for name, value in alone.items():
+        monkeypatch.setenv(name, str(value))
+    with launched("never.run", "cuda") as world:
+        assert world == World()
+
+
+def test_a_rank_that_another_tool_left_behind_is_no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("GPUS", raising=False)
+    with launched("never.run", "cpu") as world:
+        assert world == World()

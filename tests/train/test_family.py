@@ -14,7 +14,7 @@ from enlace.config.schema import Mixture, ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.loader import stable_end
 from enlace.data.shards import Shards
 from enlace.train import checkpoint
-from enlace.train.family import family, fingerprint, join_family
+from enlace.train.family import SOURCES, about, family, fingerprint, join_family
 from enlace.train.finished import forget_others, mark_exported
 from enlace.train.run import make_trainer
 from enlace.train.trainer import Trainer
@@ -31,10 +31,15 @@ class House:
         """The trainer of a run where the stage would put it, resumed as the stage would."""
         what = (changes.get("model", self.model), train, changes.get("mixture", self.mixture), self.shards)
         run = self.runs / fingerprint(*what)
-        joined = join_family(self.runs, run, family(*what), train, {})
+        joined = join_family(self.runs, run, family(*what), train, self.told(*what[:3]))
         trainer = make_trainer(*what, cpu_runtime(), 8, run)
         trainer.resume(pytest.fail)
         return trainer, joined
+
+    @staticmethod
+    def told(model: ModelConfig, train: TrainConfig, mixture: PhaseMixture) -> dict[str, object]:
+        """Its values, as the stage notes them."""
+        return about(model=model, train=train, mixture=mixture)
 
     def train(self, train: TrainConfig, **changes: Any) -> Trainer:
         """The run, trained to its end."""
@@ -137,6 +142,28 @@ def test_the_loader_refuses_a_state_of_another_decay(house: House, train_config:
     other, _ = house.open(train_config.model_copy(update={"decay_steps": 6}))
     with pytest.raises(Exception, match="otros datos u otra mezcla"):
         other.loader.load_state_dict(state)
+
+
+def test_a_cut_run_that_other_code_leaves_behind_is_told(
+    house: House, train_config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody who updates the code in the middle of a long run sees it begin anew."""
+    cut, _ = house.open(train_config)
+    cut.train = train_config.model_copy(update={"steps": 6})
+    cut.fit()
+    house.open(train_config)
+    house.open(train_config.model_copy(update={"lr": 0.02}))  # another recipe: nobody takes it for the same
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("enlace.train.family.SOURCES", SOURCES[1:])
+    again, joined = house.open(train_config.model_copy(update={"checkpoint_every": 7}))
+    told = " ".join(capsys.readouterr().err.split())
+    assert joined is None and again.step == 0
+    assert f"{cut.run.name} iba por el paso 6" in told and "otro código u otros datos" in told
+
+    mark_exported(cut.run, cut.keep)
+    shutil.rmtree(again.run)
+    house.open(train_config)
+    assert capsys.readouterr().err == "", "what was done is not left behind"
 
 
 def test_a_relative_whose_note_is_damaged_is_passed_over(house: House, train_config: TrainConfig) -> None:

@@ -7,12 +7,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from rich.text import Text
 
 from enlace import console
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.shards import Shards
+from enlace.train.distributed import World
 from enlace.train.log import Record
 from enlace.train.progress import Meter, _losses, bytes_per_token, figures, fit_with_progress, read_status
 from enlace.train.run import make_trainer, validator
@@ -44,10 +46,33 @@ def test_rates_are_of_elapsed_time_and_of_this_process_only(trainer: Trainer) ->
     assert status.utilisation is None and "MFU n/a" in figures(status)
 
 
+def test_the_first_step_which_compiles_says_nothing_of_the_others(trainer: Trainer) -> None:
+    clock = iter([0.0, 60.0, 61.0])  # begun, and two steps
+    meter = Meter(trainer, 4.0, watts=None, peak_flops=1e12, clock=lambda: next(clock))
+    first = meter.read(_record(0))
+    assert first.tokens_per_second is None and first.seconds_left is None and "MFU n/a" in figures(first)
+    second = meter.read(_record(1))
+    assert second.tokens_per_second == trainer.train.batch_tokens and second.seconds_left == trainer.train.steps - 2
+
+
+def test_several_cards_draw_as_much_each_and_can_do_as_much_each(trainer: Trainer) -> None:
+    trainer.world = World(0, 4)
+    clock = (3600.0 * i for i in count())
+    meter = Meter(trainer, 4.0, watts=250.0, peak_flops=1e12, clock=lambda: next(clock))
+    assert meter.read(_record(0)).kwh == pytest.approx(0.25), "on a processor all share one computer"
+    trainer.runtime = dataclasses.replace(trainer.runtime, device=torch.device("cuda"))
+    meter = Meter(trainer, 4.0, watts=250.0, peak_flops=1e12, clock=lambda: next(clock))
+    meter.read(_record(0))
+    status = meter.read(_record(1))
+    assert status.kwh == pytest.approx(2 * 4 * 0.25)
+    assert status.utilisation == pytest.approx(status.tokens_per_second * meter.flops / 4e12)
+
+
 def test_a_known_card_shows_how_much_of_it_is_used(trainer: Trainer) -> None:
     clock = (float(i) for i in count())
     meter = Meter(trainer, 4.0, watts=None, peak_flops=1e12, clock=lambda: next(clock))
-    status = meter.read(_record(0))
+    meter.read(_record(0))
+    status = meter.read(_record(1))
     assert status.tokens_per_second == trainer.train.batch_tokens
     assert status.utilisation == pytest.approx(trainer.train.batch_tokens * meter.flops / 1e12)
 
@@ -55,6 +80,7 @@ def test_a_known_card_shows_how_much_of_it_is_used(trainer: Trainer) -> None:
 def test_what_is_left_and_bits_per_byte(trainer: Trainer) -> None:
     clock = (float(i) for i in count())
     meter = Meter(trainer, bytes_per_token=4.0, watts=None, peak_flops=None, clock=lambda: next(clock))
+    meter.read(_record(2))
     status = meter.read(_record(3, val_loss=2.772588722239781))
     assert status.bits_per_byte == pytest.approx(1.0)
     assert status.seconds_left == trainer.train.steps - 4

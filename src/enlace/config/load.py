@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,10 +19,11 @@ from pydantic_core import ErrorDetails
 from enlace import EnlaceError
 from enlace.config import rules, yaml12
 from enlace.config.paths import project_root
-from enlace.config.schema import Config, DistillConfig, HardwareConfig, LayerNames
+from enlace.config.schema import Config, DistillConfig, HardwareConfig, LayerNames, ModelConfig
 
 NAMED = ("hardware", "model", "corpus", "teacher", "agent")
 VALUES = ("data", "train", "eval")
+_Layer = TypeVar("_Layer", bound=BaseModel)
 
 
 class ConfigError(EnlaceError):
@@ -117,13 +118,22 @@ def _teacher(path: Path, root: Path) -> dict[str, Any]:
 
 def hardware_profiles(root: Path) -> dict[str, HardwareConfig]:
     """Every profile of configs/hardware by name, those that do not validate left out."""
-    profiles = {}
-    for path in sorted((root / "configs" / "hardware").glob("*.yaml")):
+    return _every(root, "hardware", HardwareConfig)
+
+
+def model_shapes(root: Path) -> dict[str, ModelConfig]:
+    """Every shape of configs/model by name, those that do not validate left out."""
+    return _every(root, "model", ModelConfig)
+
+
+def _every(root: Path, layer: str, schema: type[_Layer]) -> dict[str, _Layer]:
+    found = {}
+    for path in sorted((root / "configs" / layer).glob("*.yaml")):
         try:
-            profiles[path.stem] = HardwareConfig.model_validate(_mapping(path, root))
+            found[path.stem] = schema.model_validate(_mapping(path, root))
         except (ValidationError, ConfigError):
             continue  # it is reported when somebody chooses it
-    return profiles
+    return found
 
 
 def choose_hardware(root: Path, name: str) -> None:

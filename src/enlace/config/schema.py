@@ -57,7 +57,10 @@ class HardwareConfig(Layer):
     parallel: Parallel = Field(
         description="On several cards: ddp, each with the whole model, or fsdp, each with a part of it."
     )
-    watts: PositiveFloat | None = Field(description="Drawn by the whole computer while it trains; null: not known.")
+    watts: PositiveFloat | None = Field(
+        description="Drawn while it trains by one card and its share of the computer (or the computer, without cards); "
+        "null: not known."
+    )
     threads: PositiveInt | None = Field(description="torch threads, pinned because they decide the last bits (CPU).")
     keep_heap: bool = Field(description="Keep freed memory in the C heap instead of returning it (glibc, CPU).")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import enlace
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
+from enlace.console import errors
 from enlace.data.loader import stable_end
 from enlace.data.shards import Shards
 from enlace.durable import fsync_dir, write_atomic
 from enlace.train import checkpoint
+from enlace.train.finished import is_exported
 from enlace.train.log import RunLog
 
 # What decides the weights, relative to the package; the rest of what the stage imports only shows, stores or starts.
@@ -56,6 +58,11 @@ class Note(BaseModel):
     stable_end: int
     steps: int
     about: dict[str, Any]  # the configuration, by dotted key
+    source: str | None = None  # digest of the code that trains it; None: noted before this was
+
+    def deciding(self) -> dict[str, object]:
+        """Its values that decide weights, by dotted key."""
+        return deciding(self.about)
 
 
 def read_note(run: Path) -> Note | None:
@@ -88,13 +95,39 @@ def family(model: ModelConfig, train: TrainConfig, mixture: PhaseMixture, shards
 
 
 def _digest(parts: list[str], shards: Shards) -> str:
-    digest = hashlib.sha256()
-    for part in (*parts, shards.manifest.model_dump_json()):
-        digest.update(part.encode() + b"\0")
+    texts = [part.encode() for part in (*parts, shards.manifest.model_dump_json())]
+    return _hashed(texts + _sources())
+
+
+def _sources() -> list[bytes]:
     package = Path(enlace.__file__).parent
-    for source in SOURCES:
-        digest.update((package / source).read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return [(package / source).read_bytes() for source in SOURCES]
+
+
+def _hashed(texts: list[bytes]) -> str:
+    return hashlib.sha256(b"".join(text + b"\0" for text in texts)).hexdigest()[:16]
+
+
+def obstacle(note: Note, shards: Shards) -> str | None:
+    """What the run of `note` cannot go on with, in Spanish: the code of today or these shards; None: it can."""
+    values: dict[str, dict[str, object]] = {"model": {}, "train": {}, "mixture": {}}
+    for key, value in note.about.items():
+        layer, _, name = key.partition(".")
+        values.get(layer, {})[name] = value
+    try:
+        today = family(
+            ModelConfig.model_validate(values["model"]),
+            TrainConfig.model_validate(values["train"]),
+            PhaseMixture.model_validate(values["mixture"]),
+            shards,
+        )
+    except ValidationError:
+        today = None  # the code of then knew other values
+    if today == note.family:
+        return None
+    if note.source is None:
+        return "este código o estos datos (data/shards)"
+    return "estos datos (data/shards)" if note.source == _hashed(_sources()) else "este código"
 
 
 def about(**layers: BaseModel) -> dict[str, object]:
@@ -104,12 +137,24 @@ def about(**layers: BaseModel) -> dict[str, object]:
     }
 
 
+def deciding(about: Mapping[str, object]) -> dict[str, object]:
+    """Those of the values that decide weights, one by one: a group within is taken apart."""
+    flat: dict[str, object] = {}
+    for key, value in about.items():
+        if isinstance(value, Mapping):
+            flat |= deciding({f"{key}.{name}": item for name, item in value.items()})
+        elif not key.startswith("hardware.") and key.removeprefix("train.") not in KEEPING:
+            flat[key] = value
+    return flat
+
+
 def join_family(
     runs: Path, run: Path, name: str, train: TrainConfig, about: Mapping[str, object]
 ) -> tuple[Path, int] | None:
     """Note what `run` is; where it has no checkpoint yet, take the newest that a relative has for it.
 
-    Gives the relative and the step, or None when the run begins by itself or goes on by itself.
+    Gives the relative and the step, or None when the run begins by itself or goes on by itself. A run that begins by
+    itself because the code or the data are no longer those of a cut one says so.
 
     Args:
         name: of its family.
@@ -118,7 +163,8 @@ def join_family(
     Raises:
         EnlaceError: it could not be written (disk full…); nothing was taken.
     """
-    note = Note(family=name, stable_end=stable_end(train), steps=train.steps, about=dict(about))
+    source = _hashed(_sources())
+    note = Note(family=name, stable_end=stable_end(train), steps=train.steps, about=dict(about), source=source)
     write_atomic(run / NOTE, note.model_dump_json(indent=2).encode())
     if checkpoint.steps_of(run):
         return None
@@ -128,7 +174,23 @@ def join_family(
             write_atomic(run / "log.jsonl", RunLog(relative / "log.jsonl").before(step))
             if _link(folder, checkpoint.folder_of(run, step)):
                 return relative, step
+    for left, step in _left_behind(runs, run, note):
+        errors.print(
+            f"La ejecución {left} iba por el paso {step} con estos mismos valores, pero con otro código u otros datos: "
+            f"no puede seguir, y esta empieza de cero. Para seguir aquella, Ctrl-C y vuelve al commit y a los datos de "
+            f"entonces; si ya no la quieres: enlace runs clean {left}",
+            markup=False,
+            style="yellow",
+        )
     return None
+
+
+def _left_behind(runs: Path, run: Path, note: Note) -> Iterator[tuple[str, int]]:
+    """Names of cut runs, and the step of each, that are of the values of `run` and yet not the same run."""
+    for other in run_folders(runs):
+        theirs, steps = read_note(other), checkpoint.steps_of(other)
+        if other != run and theirs and steps and theirs.deciding() == note.deciding() and not is_exported(other):
+            yield other.name, max(steps)
 
 
 def _shared(runs: Path, run: Path, note: Note) -> list[tuple[int, Path]]:

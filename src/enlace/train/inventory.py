@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from enlace import EnlaceError
 from enlace.train import checkpoint, finished
-from enlace.train.family import read_note, run_folders
+from enlace.train.family import Note, read_note, run_folders
 from enlace.train.log import RunLog
 from enlace.train.progress import Status, read_status
 
@@ -18,11 +17,10 @@ class Run:
     """A run on disk."""
 
     folder: Path
-    steps: int | None  # that it will have; None where its folder does not say it any more
     saved: int  # step of its newest checkpoint; 0 when there is none
     running: bool
     exported: bool
-    about: Mapping[str, object]  # its configuration, by dotted key
+    note: Note | None
     status: Status | None
     touched: float  # Unix time of its last record
     bytes: int
@@ -32,10 +30,10 @@ class Run:
         """Its records."""
         return RunLog(self.folder / "log.jsonl")
 
-    def differences(self, now: Mapping[str, object]) -> list[str]:
-        """Keys whose value is another in `now`, as "train.lr=0.02 (ahora 0.01)"."""
-        keys = [key for key in self.about if not key.startswith("hardware.") and self.about[key] != now.get(key)]
-        return [f"{key}={self.about[key]} (ahora {now.get(key)})" for key in keys]
+    @property
+    def steps(self) -> int | None:
+        """That it will have; None where its folder does not say it any more."""
+        return self.note.steps if self.note else None
 
 
 def list_runs(runs: Path) -> list[Run]:
@@ -69,15 +67,13 @@ def remove(run: Run) -> None:
 
 
 def _read(folder: Path) -> Run:
-    note = read_note(folder)
     log = folder / "log.jsonl"
     return Run(
         folder=folder,
-        steps=note.steps if note else None,
         saved=max(checkpoint.steps_of(folder), default=0),
         running=finished.is_being_trained(folder),
         exported=finished.is_exported(folder),
-        about=note.about if note else {},
+        note=read_note(folder),
         status=read_status(folder),
         touched=(log if log.exists() else folder).stat().st_mtime,
         bytes=sum(map(_size, folder.rglob("*"))),

@@ -23,8 +23,10 @@ from enlace import EnlaceError
 from enlace.train.distributed import World
 
 # Seconds that the processes have, once asked to stop, to end their step and save; torchrun's own 30 would kill them in
-# the middle of a long step.
+# the middle of a long step. Where one of them fails, the others still have those 30: nothing of theirs is worth saving.
 PATIENCE = 900
+# What `init_process_group` and we read, all set by torchrun; a cluster's scheduler may leave one of them alone behind.
+TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 @contextmanager
@@ -37,14 +39,18 @@ def launched(module: str, device: str) -> Iterator[World]:
     Raises:
         EnlaceError: ``$GPUS`` is not a number, or more than there are; or a process of them died.
     """
-    if "RANK" not in os.environ:
+    if not os.environ.keys() >= TORCHRUN:
         if (count := _wanted(device)) > 1:
             _run(module, count)
         yield World()
         return
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    card = int(os.environ["LOCAL_RANK"])
+    have = _cards(device)
+    if 0 < have <= card:
+        raise EnlaceError(f"Hay más procesos que tarjetas. Usa como mucho --nproc-per-node={have}.")
+    if have:
+        torch.cuda.set_device(card)
+    dist.init_process_group("nccl" if have else "gloo")
     try:
         yield World(dist.get_rank(), dist.get_world_size())
     finally:
@@ -55,14 +61,25 @@ def _wanted(device: str) -> int:
     text = os.environ.get("GPUS") or "1"
     if not text.isdecimal() or int(text) < 1:
         raise EnlaceError(f"GPUS={text} no es un número de tarjetas. Por ejemplo: make train GPUS=2")
-    if device == "cuda" and int(text) > (have := torch.cuda.device_count()):
+    have = _cards(device)
+    if device == "cuda" and not have:
+        return 1
+    if 0 < have < int(text):
         raise EnlaceError(f"GPUS={text} y torch ve {have}. Usa como mucho GPUS={have}.")
     return int(text)
 
 
+def _cards(device: str) -> int:
+    """How many there are to train on; where the profile asks for some and there is none, its check says what to do."""
+    return torch.cuda.device_count() if device == "cuda" else 0
+
+
 def _run(module: str, count: int) -> None:
     """Run `module` in `count` processes and end this one as they end."""
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes say what went wrong
+    # The processes say what went wrong, in Spanish. Its loggers below have levels of their own: they are cut off here.
+    elastic = logging.getLogger("torch.distributed.elastic")
+    elastic.propagate = False
+    elastic.addHandler(logging.NullHandler())
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

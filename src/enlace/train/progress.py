@@ -67,12 +67,15 @@ class Meter:
         peak_flops: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`watts` of the whole computer; `peak_flops` of one card, per second."""
-        self.trainer, self.bytes_per_token, self.watts, self.clock = trainer, bytes_per_token, watts, clock
+        """`watts` and `peak_flops` (per second) are of one card; without cards all processes share one computer."""
+        self.trainer, self.bytes_per_token, self.clock = trainer, bytes_per_token, clock
         model = trainer.model
-        self.peak = None if peak_flops is None else peak_flops * trainer.world.size
+        cards = trainer.world.size if trainer.runtime.device.type == "cuda" else 1
+        self.watts = None if watts is None else watts * cards
+        self.peak = None if peak_flops is None else peak_flops * cards
         self.flops = flops_per_token(model.config, model.embed_tokens.num_embeddings, trainer.train.seq_len)
         self.began = self.last = clock()
+        self.warm = False  # the first step compiles: it says nothing of the others
         self.seconds_per_step: float | None = None
         self.val_loss: float | None = None
 
@@ -80,12 +83,14 @@ class Meter:
         """The status after the step of `record`."""
         now, train = self.clock(), self.trainer.train
         took, self.last = now - self.last, now
-        # A running mean: the first steps compile and warm up, and a laptop slows down when it gets hot.
-        old = took if self.seconds_per_step is None else self.seconds_per_step
-        self.seconds_per_step = _MEMORY * old + (1 - _MEMORY) * took
+        if self.warm:
+            # A running mean: a laptop slows down when it gets hot.
+            old = took if self.seconds_per_step is None else self.seconds_per_step
+            self.seconds_per_step = _MEMORY * old + (1 - _MEMORY) * took
+        self.warm = True
         self.val_loss = record.get("val_loss", self.val_loss)
         done = record["step"] + 1
-        speed = train.batch_tokens / self.seconds_per_step if self.seconds_per_step > 0 else None
+        speed = train.batch_tokens / self.seconds_per_step if self.seconds_per_step else None
         return Status(
             step=done,
             steps=train.steps,
@@ -98,7 +103,7 @@ class Meter:
             tokens_per_second=speed,
             utilisation=speed * self.flops / self.peak if speed and self.peak else None,
             memory_gib=_memory_gib(self.trainer.runtime.device),
-            seconds_left=(train.steps - done) * self.seconds_per_step,
+            seconds_left=None if self.seconds_per_step is None else (train.steps - done) * self.seconds_per_step,
             kwh=None if self.watts is None else (now - self.began) * self.watts / _JOULES_PER_KWH,
             environments=len(self.trainer.environments),
             updated=time.time(),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+import torch.distributed as dist
+
 from enlace.console import errors
 
 
@@ -30,6 +32,8 @@ def stop_requests() -> Iterator[Callable[[], int]]:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = number
+        if dist.is_initialized() and dist.get_rank() > 0:
+            return  # the first rank says it for all
         # Ctrl-C ends the reader of a pipe (`| tee`) too, and rich leaves with SystemExit when nobody reads.
         with suppress(OSError, SystemExit):
             errors.print("\nGuardo y salgo al acabar este paso…", markup=False)

@@ -71,10 +71,10 @@ def test_a_measured_speed_wins_over_an_assumed_share_of_the_peak() -> None:
 
 
 def test_the_processor_is_as_fast_as_the_readme_measured() -> None:
-    """The demo: 1600 steps of 2048 tokens in 280 seconds, apart from reading and measuring."""
+    """The demo: 1680 steps of 2048 tokens in 272 seconds, apart from reading and measuring."""
     config = _config("cpu")
     cost = flops_per_token(config.model, config.data.shards.vocab_size, config.train.seq_len)
-    tokens_per_second = config.train.steps * config.train.batch_tokens / 280
+    tokens_per_second = config.train.steps * config.train.batch_tokens / 272
     assert config.hardware.train_tflops == pytest.approx(tokens_per_second * cost / 1e12, rel=0.05)
 
 

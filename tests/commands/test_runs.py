@@ -87,7 +87,9 @@ def test_each_value_is_told_with_its_file_and_as_it_is_written_there(
 ) -> None:
     now = load_config(ROOT)
     half = Mixture(corpus=0.5, chat=0.5)
-    train = now.train.model_copy(update={"document_mask": True, "optimizer": "adamw", "checkpoint_every": 7})
+    mask = {True: "true", False: "false"}
+    was, masked = now.train.document_mask, not now.train.document_mask
+    train = now.train.model_copy(update={"document_mask": masked, "optimizer": "adamw", "checkpoint_every": 7})
     data = now.data.model_copy(update={"mixture": now.data.mixture.model_copy(update={"stable": half})})
     narrow = now.model.model_copy(update={"d_model": 32})
     _rewritten(runs / "aaaa", small_shards, now.model_copy(update={"train": train, "data": data, "model": narrow}))
@@ -95,7 +97,8 @@ def test_each_value_is_told_with_its_file_and_as_it_is_written_there(
     said = " ".join(capsys.readouterr().out.split())
     width = now.model.d_model
     assert (
-        "Para seguir, pon en params.yaml train.optimizer=adamw (ahora muon); train.document_mask=true (ahora false); "
+        "Para seguir, pon en params.yaml train.optimizer=adamw (ahora muon); "
+        f"train.document_mask={mask[masked]} (ahora {mask[was]}); "
         "data.mixture.stable.corpus=0.5 (ahora 1.0); data.mixture.stable.chat=0.5 (ahora 0.0) y en "
         f"configs/model/{now.layers.model}.yaml d_model=32 (ahora {width}) y repite: make train" in said
     )

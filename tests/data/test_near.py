@@ -126,3 +126,17 @@ def test_pages_out_of_one_mould_are_not_each_compared_with_all(monkeypatch: pyte
     bands = iter([np.ones(len(texts), dtype=np.uint64)])
     assert np.array_equal(near_duplicates(bands, texts.__getitem__, 0.7, len(texts)), np.arange(len(texts)))
     assert compared < 50 * len(texts)
+
+
+def test_what_is_joined_already_is_not_read_again() -> None:
+    """Copies meet in all fourteen bands."""
+    texts = [" ".join(DRAWN.choices(LEXICON, k=40))] * 10
+    read: list[int] = []
+
+    def text_of(document: int) -> str:
+        read.append(document)
+        return texts[document]
+
+    bands = iter([np.ones(len(texts), dtype=np.uint64)] * 14)
+    assert not near_duplicates(bands, text_of, 0.7, len(texts)).any()
+    assert len(read) == len(texts)

@@ -51,8 +51,11 @@ def band_keys(words: Words) -> Numbers:
 
 def similarity(one: str, other: str) -> float:
     """Jaccard similarity of the sets of word 5-grams of two texts."""
-    a, b = (np.unique(words_of([text]).grams(GRAM)[0]) for text in (one, other))
-    return _jaccard(a, b)
+    return _jaccard(_grams_of(one), _grams_of(other))
+
+
+def _grams_of(text: str) -> Numbers:
+    return np.unique(words_of([text]).grams(GRAM)[0])
 
 
 def _jaccard(a: Numbers, b: Numbers) -> float:
@@ -92,19 +95,27 @@ def _join(
     group: npt.NDArray[np.int64], parent: npt.NDArray[np.int64], text_of: Callable[[int], str], threshold: float
 ) -> None:
     """Join each document of a group with the first that it is alike, of those that were alike none before them."""
+    grams: dict[int, Numbers] = {}  # of the firsts, and of the document at hand
 
-    firsts: list[tuple[int, Numbers]] = []
+    def alike(first: int, document: int) -> bool:
+        for one in (first, document):
+            if one not in grams:  # not at once: most of those that meet again were joined in an earlier band
+                grams[one] = _grams_of(text_of(one))
+        return _jaccard(grams[first], grams[document]) >= threshold
+
+    firsts: list[int] = []
     for document in map(int, group):
-        grams = np.unique(words_of([text_of(document)]).grams(GRAM)[0])
-        for first, its_grams in firsts:
+        for first in firsts:
             a, b = _root(parent, first), _root(parent, document)
-            if a != b and _jaccard(its_grams, grams) >= threshold:
+            if a != b and alike(first, document):
                 parent[max(a, b)] = a = b = min(a, b)
             if a == b:
                 break
         else:
             if len(firsts) < _MOST_UNLIKE:
-                firsts.append((document, grams))
+                firsts.append(document)
+                continue
+        grams.pop(document, None)
 
 
 def _root(parent: npt.NDArray[np.int64], document: int) -> int:

@@ -18,7 +18,8 @@ from enlace.config.paths import project_root
 from enlace.config.schema import Mixture, ModelConfig, PhaseMixture, TrainConfig
 from enlace.console import run_main, say
 from enlace.data.documents import read_documents
-from enlace.data.loader import Loader, TokenWindows, batch_size
+from enlace.data.loader import Loader, batch_size
+from enlace.data.rows import TokenWindows
 from enlace.model.transformer import Transformer, head_dim
 from enlace.train.backends import prepare, this_machine
 from enlace.train.log import Record

@@ -30,7 +30,9 @@ from enlace.train.log import RunLog
 # What decides the weights, relative to the package; the rest of what the stage imports only shows, stores or starts.
 SOURCES = (
     "data/loader.py",
+    "data/rows.py",
     "data/shards.py",
+    "data/special_tokens.py",
     "model/attention.py",
     "model/norm.py",
     "model/transformer.py",

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
-from enlace.data.loader import Batch, Loader, Rows, chat_rows, corpus_rows
+from enlace.data.loader import Batch, Loader
+from enlace.data.rows import Rows, chat_rows, corpus_rows
 from enlace.data.shards import Shards
 from enlace.model.transformer import Transformer
 from enlace.train.backends import Runtime

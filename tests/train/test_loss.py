@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from enlace.train import loss as loss_module
 from enlace.train.loss import loss_sums, loss_sums_in_chunks
 
 
@@ -21,15 +22,19 @@ def test_equals_torchs_cross_entropy_over_the_trained_tokens() -> None:
     assert logits.grad[~mask].abs().max() == 0, "a token that is not trained has no gradient"
 
 
-def test_the_gradient_by_hand_is_that_of_autograd() -> None:
+@pytest.mark.parametrize("cached", [1, 30, 2**20])  # logits at a time: one row of 13, two, all 12
+def test_the_gradient_by_hand_is_that_of_autograd(monkeypatch: pytest.MonkeyPatch, cached: int) -> None:
+    monkeypatch.setattr(loss_module, "CACHED_LOGITS", cached)
     torch.manual_seed(1)
     logits = torch.randn(2, 6, 13, dtype=torch.float32, requires_grad=True)
     targets, mask = torch.randint(0, 13, (2, 6)), torch.rand(2, 6) > 0.3
-    (loss_sums(logits, targets, mask).total(0.1) * 3).backward()
+    total = loss_sums(logits, targets, mask).total(0.1)
+    (total * 3).backward()
     plain = logits.detach().clone().requires_grad_()
     log_z = plain.logsumexp(-1)
     loss = log_z - plain.gather(-1, targets.unsqueeze(-1)).squeeze(-1) + 0.1 * log_z.square()
     ((loss * mask).sum() * 3).backward()
+    torch.testing.assert_close(total, (loss * mask).sum())
     torch.testing.assert_close(logits.grad, plain.grad)
 
 

@@ -167,9 +167,10 @@ def estimate_memory(
 
     Weights, gradients and moments are float32: 16 bytes per parameter with AdamW, 12 where Muon keeps one moment; with
     fsdp each process holds its part of them, and one layer and the embedding whole. A layer keeps about 14 d_model + 4
-    intermediate_size values per token for the backward pass, and the loss three copies of the logits, or of a chunk of
-    them, in float32. In 16 bits the residual and the norms stay in float32 and the products read copies: 19 d_model
-    instead, measured with saved_tensors_hooks, and a copy of the weights.
+    intermediate_size values per token for the backward pass, and for each logit, or each of a chunk, the loss keeps
+    itself, its gradient and, on a card all at once, its probability in float32. In 16 bits the residual and the norms
+    stay in float32 and the products read copies: 19 d_model instead, measured with saved_tensors_hooks, and a copy of
+    the weights.
     """
     tokens = (micro_batch or micro_batch_size(hardware, train, processes)) * train.seq_len
     parameters = model.n_parameters(vocab_size)
@@ -181,7 +182,8 @@ def estimate_memory(
         layer = (parameters - embedding) // model.n_layers
         state = state // processes + (8 + copies) * (embedding + layer)
     activations = tokens * model.n_layers * (kept * model.d_model + 4 * model.intermediate_size) * width
-    logits = 3 * 4 * min(tokens, hardware.loss_chunk_tokens or tokens) * vocab_size
+    per_logit = 12 if hardware.device == "cuda" and width == 4 else 8
+    logits = per_logit * min(tokens, hardware.loss_chunk_tokens or tokens) * vocab_size
     return state + activations + logits
 
 

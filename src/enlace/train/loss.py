@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+CACHED_LOGITS = 2**20  # float32 of them stay in the cache between one operation and the next
+
 
 class LossSums(NamedTuple):
     """Scalars, each summed over the trained tokens."""
@@ -29,11 +31,12 @@ def loss_sums(logits: Tensor, targets: Tensor, mask: Tensor) -> LossSums:
     """Sums over the trained tokens.
 
     Args:
-        logits: [..., V]; taken to float32 here, whatever the matrix products used.
-        targets: [...] int64, the next token of each position (shifted by the loader, and only there).
-        mask: [...] bool or float, 1 where the target is trained.
+        logits: [..., T, V], in the type of the matrix products; what is made of them here is float32.
+        targets: [..., T] int64, the next token of each position (shifted by the loader, and only there).
+        mask: [..., T] bool or float, 1 where the target is trained.
     """
-    return LossSums(*_LossSums.apply(logits.float(), targets.unsqueeze(-1), mask.to(torch.float32)))  # type: ignore[no-untyped-call]
+    flat = logits.flatten(0, -2), targets.flatten().unsqueeze(-1), mask.flatten().unsqueeze(-1).to(torch.float32)
+    return LossSums(*_LossSums.apply(*flat))  # type: ignore[no-untyped-call]
 
 
 def loss_sums_in_chunks(
@@ -61,24 +64,35 @@ def loss_sums_in_chunks(
 
 
 class _LossSums(torch.autograd.Function):
-    """Both sums with their gradient by hand, which autograd would spread over four copies of the logits.
+    """Both sums with their gradient by hand, which autograd would spread over four copies of the logits in float32.
 
-    With p = softmax(logits): d cross_entropy = p - onehot(target), d log(Z)^2 = 2 log(Z) p. One copy is kept, log p,
-    and the backward pass turns it into the gradient where it lies, so it can run once only.
+    With p = softmax(logits): d cross_entropy = p - onehot(target), d log(Z)^2 = 2 log(Z) p. Only the logits are kept,
+    as they came. Shapes: logits [N, V], targets and weight [N, 1].
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = torch.log_softmax(logits, dim=-1)
-        target_log_p = log_p.gather(-1, targets).squeeze(-1)
-        log_z = logits.gather(-1, targets).squeeze(-1) - target_log_p
-        ctx.save_for_backward(log_p, targets, weight, log_z)
+        parts = zip(*_parts(logits, targets), strict=True)
+        target_log_p = torch.cat([part.log_softmax(-1, dtype=torch.float32).gather(-1, at) for part, at in parts])
+        log_z = logits.gather(-1, targets) - target_log_p
+        ctx.save_for_backward(logits, targets, weight, log_z)
         return -(target_log_p * weight).sum(), (log_z.square() * weight).sum()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         cross_entropy, z_squared = gradients
-        log_p, targets, weight, log_z = ctx.saved_tensors
-        gradient = log_p.exp_().mul_((weight * (cross_entropy + 2 * log_z * z_squared)).unsqueeze(-1))
-        gradient.scatter_add_(-1, targets, -(weight * cross_entropy).unsqueeze(-1))
+        logits, targets, weight, log_z = ctx.saved_tensors
+        of_p, of_target = weight * (cross_entropy + 2 * log_z * z_squared), -weight * cross_entropy
+        gradient = torch.empty_like(logits)
+        for out, part, at, factor, term in zip(*_parts(gradient, logits, targets, of_p, of_target), strict=True):
+            p = part.softmax(-1, dtype=torch.float32)
+            out.copy_(p.mul_(factor).scatter_add_(-1, at, term))
         return gradient, None, None
+
+
+def _parts(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """The rows of `tensors`, the first one [N, V]: all at once or, on a processor, as many as its cache holds."""
+    rows = len(tensors[0])
+    if tensors[0].device.type == "cpu":
+        rows = max(1, CACHED_LOGITS // tensors[0].shape[-1])
+    return [tensor.split(rows) for tensor in tensors]

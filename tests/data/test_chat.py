@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerFast
 from enlace import EnlaceError
 from enlace.data.chat import CHAT_TEMPLATE, Message, count_tokens, encode_conversation, encode_prompt, prompt_overhead
 from enlace.data.clean import normalise
-from enlace.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from enlace.data.special_tokens import SPECIAL_TOKENS
+from enlace.data.tokenizer import Tokenizer
 
 SYSTEM = Message("system", "Respondes con frases cortas.")
 QUESTION = Message("user", "¿Cómo se ceba el mate?")

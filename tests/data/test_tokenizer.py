@@ -17,7 +17,8 @@ from enlace.config import rules
 from enlace.config.schema import WheelSource
 from enlace.data.corpus import documents_of
 from enlace.data.documents import Document
-from enlace.data.tokenizer import SPECIAL_TOKENS, Tokenizer, train_tokenizer
+from enlace.data.special_tokens import SPECIAL_TOKENS
+from enlace.data.tokenizer import Tokenizer, train_tokenizer
 
 CORPUS = Path(__file__).parents[2] / "configs" / "data" / "wikipedia-es.yaml"
 # Letters that make pieces long enough to be merged, and everything else.

@@ -12,7 +12,7 @@ import torch
 
 from enlace import EnlaceError
 from enlace.data.chat import Message, encode_prompt
-from enlace.data.tokenizer import SPECIAL_TOKENS
+from enlace.data.special_tokens import SPECIAL_TOKENS
 from enlace.export import gguf as export
 from enlace.export.gguf import export_gguf
 from enlace.export.trained import Trained

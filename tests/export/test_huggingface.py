@@ -12,7 +12,8 @@ import torch
 from enlace import EnlaceError
 from enlace.config.schema import AgentConfig
 from enlace.data.chat import Message, encode_prompt
-from enlace.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from enlace.data.special_tokens import SPECIAL_TOKENS
+from enlace.data.tokenizer import Tokenizer
 from enlace.export.huggingface import export_huggingface
 from enlace.export.trained import Trained, load_trained
 from enlace.model.generate import Sampling, generate, generate_batch

@@ -18,8 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from enlace import EnlaceError
 from enlace.config.schema import ModelConfig, PhaseMixture, TrainConfig
-from enlace.data.loader import Batch, corpus_rows, stable_end
+from enlace.data.loader import Batch, stable_end
+from enlace.data.rows import corpus_rows
 from enlace.data.shards import Shards
+from enlace.data.special_tokens import IM_START_ID
 from enlace.model.transformer import Transformer
 from enlace.train import checkpoint
 from enlace.train.backends import Runtime
@@ -77,11 +79,34 @@ def _gradients(trainer: Trainer, batch: Batch) -> list[torch.Tensor]:
 
 def test_documents_of_a_row_are_told_apart_by_their_separator(trainer: Trainer) -> None:
     end = 7
-    ids = torch.tensor([[1, 2, end, 3, end, end, 4], [end, 1, 1, 1, 1, 1, 1]])
+    ids = torch.tensor([[5, 2, end, 3, end, end, 4], [end, 5, 5, 5, 5, 5, 5]])
     documents = StepLoss(trainer.model, end, None)._documents(ids)
     assert documents is not None
-    assert documents.tolist() == [[0, 0, 0, 1, 1, 2, 3], [0, 1, 1, 1, 1, 1, 1]]
+    assert documents.tolist() == [[0, 0, 1, 1, 2, 3, 3], [1, 1, 1, 1, 1, 1, 1]]
+    conversations = torch.tensor([[IM_START_ID, 2, IM_START_ID, 3, end, IM_START_ID, 2]])  # read without a separator
+    documents = StepLoss(trainer.model, end, None)._documents(conversations)
+    assert documents is not None and documents.tolist() == [[0, 0, 0, 0, 1, 2, 2]]
     assert StepLoss(trainer.model, None, None)._documents(ids) is None
+
+
+def test_documents_that_share_a_row_are_trained_as_they_are_scored(trainer: Trainer, small_shards: Shards) -> None:
+    """Each as if it were alone, from its first token on, after a separator (`eval.bpb`)."""
+    end = small_shards.manifest.end_of_text_id
+    ids, _ = corpus_rows(small_shards, "train", 512).row(0, 0)
+    documents = np.split(ids, np.flatnonzero(ids == end))[1:]  # what begins in this row
+    row = np.concatenate(documents)
+
+    def cross_entropy(separator: int | None, *rows: np.ndarray) -> float:
+        step_loss, total = StepLoss(trainer.model, separator, None), 0.0
+        for one in rows:
+            tokens = torch.from_numpy(one)[None]
+            with torch.no_grad():
+                total += float(step_loss(tokens[:, :-1], tokens[:, 1:], tokens[:, 1:] >= 0).cross_entropy)
+        return total
+
+    alone = [np.append(document, end) for document in documents[:-1]] + documents[-1:]
+    assert len(alone) > 3
+    assert cross_entropy(end, row) == pytest.approx(cross_entropy(None, *alone), rel=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 100])

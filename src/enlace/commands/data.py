@@ -72,7 +72,8 @@ def decode(
 ) -> None:
     """Escribe el documento N de un shard, tal como lo lee el modelo; en las conversaciones, lo aprendido entre « »."""
     from enlace.data.shards import open_shards
-    from enlace.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+    from enlace.data.special_tokens import SPECIAL_TOKENS
+    from enlace.data.tokenizer import Tokenizer
 
     opened = open_shards(_folder(shards), verify=False)
     name = shard.removesuffix(".bin").removeprefix(f"{opened.folder}/").removeprefix(f"{_SHARDS}/")

@@ -14,7 +14,7 @@ import torch
 
 from enlace import EnlaceError
 from enlace.data.chat import CHAT_TEMPLATE
-from enlace.data.tokenizer import SPECIAL_TOKENS
+from enlace.data.special_tokens import SPECIAL_TOKENS
 from enlace.export.folder import in_place
 from enlace.export.trained import Trained, load_trained
 from enlace.model.transformer import head_dim

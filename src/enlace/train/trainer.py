@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -20,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from enlace import EnlaceError
 from enlace.config.schema import TrainConfig
 from enlace.data.loader import Batch, Loader, phase, stable_end
+from enlace.data.special_tokens import IM_START_ID
 from enlace.model.transformer import Transformer
 from enlace.train import checkpoint
 from enlace.train.backends import Runtime
@@ -40,7 +42,7 @@ class StepLoss(nn.Module):
     """Token ids in, sums of the loss out: all that happens under the profile's types, and what ranks share."""
 
     def __init__(self, model: Transformer, separator: int | None, chunk: int | None) -> None:
-        """`separator` ends a document, where those of a row may not see each other; `chunk`: see `HardwareConfig`."""
+        """`separator` parts documents, where those of a row may not see each other; `chunk`: see `HardwareConfig`."""
         super().__init__()
         self.model, self.separator, self.chunk = model, separator, chunk
 
@@ -52,11 +54,12 @@ class StepLoss(nn.Module):
         return loss_sums_in_chunks(self.model.logits, hidden, targets, mask, self.chunk)
 
     def _documents(self, inputs: Tensor) -> Tensor | None:
-        """Number of the document of each token; a separator belongs to the one that it ends."""
+        """Number of the document of each token, as it will be read: a text after the separator, a conversation not."""
         if self.separator is None:
             return None
-        ends = (inputs == self.separator).long()
-        return ends.cumsum(dim=1) - ends
+        separates = inputs == self.separator
+        opens = separates[:, :-1] & (inputs[:, 1:] == IM_START_ID)
+        return (separates | F.pad(opens, (1, 0))).cumsum(dim=1)
 
 
 class Trainer:

@@ -130,6 +130,22 @@ def test_shards_that_changed_places_are_found_and_named(tmp_path: Path, tokenize
         open_shards(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("left", "named"), [([1, 0], "train/casa-00001"), ([1], "train/casa-00001"), ([0, 0], "00000")]
+)
+def test_shards_out_of_order_or_left_out_in_the_manifest_are_found_and_named(
+    tmp_path: Path, tokenizer_path: Path, left: list[int], named: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_path.read_bytes())
+    record = _write(tmp_path, [_encoded(1, 2, 3, 4, 5), _encoded(6, 7, 8, 9, 10)])
+    record = record.model_copy(update={"shards": tuple(record.shards[i] for i in left)})
+    digest = hashlib.sha256(tokenizer_path.read_bytes()).hexdigest()
+    manifest = Manifest(vocab_size=400, tokenizer_sha256=digest, end_of_text_id=END, streams=(record,), dropped={})
+    write_manifest(tmp_path, manifest)
+    with pytest.raises(EnlaceError, match=rf"manifest\.json: .*{named} no está en su sitio"):
+        open_shards(tmp_path)
+
+
 def test_a_stream_that_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(EnlaceError, match="no hay «wiki» en train; hay: casa, chat"):
         open_shards(folder).stream("train", "wiki")

@@ -173,7 +173,7 @@ def write_stream(
     n_bytes = 0
     for batch in _batches(documents, shard_tokens):
         n_bytes += sum(document.n_bytes for document in batch)
-        records.append(_write_shard(folder, f"{split}/{name}-{len(records):05d}", batch, vocab_size))
+        records.append(_write_shard(folder, _file(split, name, len(records)), batch, vocab_size))
     return StreamRecord(split=split, name=name, kind=kind, shards=tuple(records), bytes=n_bytes)
 
 
@@ -204,6 +204,10 @@ def _batches(documents: Iterable[Encoded], shard_tokens: int) -> Iterator[list[E
             batch, tokens = [], 0
     if batch:
         yield batch
+
+
+def _file(split: Split, name: str, number: int) -> str:
+    return f"{split}/{name}-{number:05d}"
 
 
 def _write_shard(folder: Path, file: str, batch: list[Encoded], vocab_size: int) -> ShardRecord:
@@ -243,8 +247,10 @@ def _open_stream(folder: Path, record: StreamRecord, verify: bool) -> Stream:
     tokens: list[npt.NDArray[np.uint16]] = []
     doc_ends: list[npt.NDArray[np.uint64]] = []
     masks: list[npt.NDArray[np.uint8]] = []
-    for shard in record.shards:
+    for number, shard in enumerate(record.shards):
         base = folder / shard.file
+        if shard.file != _file(record.split, record.name, number):
+            raise _broken(folder / "manifest.json", f"{shard.file} no está en su sitio, o falta uno antes que él")
         tokens.append(_open(beside(base, ".bin"), _ID, shard.tokens, verify and shard.sha256))
         doc_ends.append(_open(beside(base, ".idx"), _OFFSET, shard.documents, verify and shard.index_sha256))
         if int(doc_ends[-1][-1]) != shard.tokens:

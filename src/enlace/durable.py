@@ -23,6 +23,8 @@ _REASONS = {
     errno.EACCES: "sin permiso",
     errno.EPERM: "sin permiso",
     errno.ENOSPC: "disco lleno",
+    errno.EDQUOT: "cuota de disco agotada",
+    errno.EFBIG: "archivo mayor de lo que permite el sistema",
     errno.EISDIR: "es una carpeta",
     errno.ENOTDIR: "no es una carpeta",
     errno.EMFILE: "demasiados archivos abiertos",

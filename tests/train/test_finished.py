@@ -53,6 +53,20 @@ def test_a_run_that_is_being_trained_again_is_not_forgotten(tmp_path: Path) -> N
     assert not again.exists()
 
 
+def test_a_run_that_cannot_be_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The training that just ended is whole: a run of another user's beside it must not make the stage fail."""
+    _run(tmp_path / "other", exported=True)
+
+    def not_ours(folder: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", not_ours)
+    for _ in range(2):  # again, when what is left of it bears another name
+        forget_others(tmp_path, tmp_path / "mine")
+        assert [path.name for path in tmp_path.iterdir()] == ["other.tmp"]
+
+
 def test_a_kill_while_forgetting_leaves_no_damaged_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run(tmp_path / "a", exported=True)
 

@@ -65,9 +65,11 @@ def clean(
     ] = None,
 ) -> None:
     """Borra las ejecuciones terminadas, o las que se nombran aunque no lo estén. El modelo exportado no se toca."""
+    from enlace.train.finished import sweep
     from enlace.train.inventory import find, list_runs, remove
 
     load_dotenv()
+    sweep(runs_dir())
     runs = [find(runs_dir(), name) for name in names or []] or [r for r in list_runs(runs_dir()) if r.exported]
     for run in runs:
         remove(run)

@@ -76,8 +76,6 @@ def _train(world: World) -> None:
             peak_of(profiles, runtime.machine_name, runtime.precision),
         )
         validate = validator(shards, config.train, runtime.device, micro)
-        if world.first:  # only now: had this run failed to begin, the one before would be needed yet
-            forget_others(runs_dir(), run)
         million = config.model.n_parameters(vocab_size) / 1e6
         cards = f"{world.size} × " if world.size > 1 else ""
         tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")
@@ -102,6 +100,7 @@ def _train(world: World) -> None:
         save_weights(MODEL, model, shards.tokenizer_path.read_bytes(), config.train.seq_len, record)
         write_atomic(LOG, records_csv(trainer.log.records()))
         mark_exported(run, trainer.keep)
+        forget_others(runs_dir(), run)  # only now: a run that fails half way leaves the one before as it was
 
 
 if __name__ == "__main__":

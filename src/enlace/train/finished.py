@@ -1,4 +1,4 @@
-"""What becomes of a run that was exported: its last checkpoints are kept until another run begins.
+"""What becomes of a run that was exported: its last checkpoints are kept until another run is exported.
 
 When the training stage ends, DVC has yet to store the model. Should that fail (a kill, or a full disk, after which DVC
 goes on with `eval` all the same), it deletes the model and repeats the stage, which must then export it again and not
@@ -9,6 +9,7 @@ train for days. And a longer run, or one with another decay, goes on from its la
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,11 +34,17 @@ def is_exported(run: Path) -> bool:
 
 def forget_others(runs: Path, run: Path) -> None:
     """Remove the exported runs in the folder `runs` other than `run`, but for those that are being trained again."""
+    sweep(runs)
+    for other in [mark.parent for mark in runs.glob(f"*/{_MARK}")]:
+        if other.suffix != ".tmp" and other != run and not is_being_trained(other):
+            with suppress(OSError):  # what cannot be removed takes room, and the run that just ended is whole
+                remove(other)
+
+
+def sweep(runs: Path) -> None:
+    """Remove what a kill left of the runs that were being removed."""
     for trash in runs.glob("*.tmp"):
         shutil.rmtree(trash, ignore_errors=True)
-    for other in [mark.parent for mark in runs.glob(f"*/{_MARK}")]:
-        if other != run and not is_being_trained(other):
-            remove(other)
 
 
 def is_being_trained(run: Path) -> bool:
@@ -46,8 +53,8 @@ def is_being_trained(run: Path) -> bool:
 
 
 def remove(run: Path) -> None:
-    """Delete the folder `run` at once: a kill leaves nothing that looks like a damaged run, and `forget_others` ends
-    what it leaves.
+    """Delete the folder `run` at once: a kill leaves nothing that looks like a damaged run, and `sweep` ends what it
+    leaves.
     """
     trash = run.with_name(f"{run.name}.tmp")
     if trash.exists():

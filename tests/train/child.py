@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -62,6 +63,8 @@ def main(shards_folder: str, run: str, options: str) -> None:
         resumed = trainer.resume(warn=print)
         print("resumed at" if resumed else "began at", trainer.step, flush=True)
         trainer.fit(validator(shards, train, runtime.device, 4))
+        weights = b"".join(p.detach().numpy().tobytes() for p in trainer.whole_model().parameters())
+        print("ended with", hashlib.sha256(weights).hexdigest(), flush=True)
 
 
 if __name__ == "__main__":

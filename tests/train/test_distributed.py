@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from enlace import EnlaceError
 from enlace.config.load import hardware_profiles
 from enlace.config.rules import micro_batch_size
 from enlace.config.schema import PhaseMixture
-from enlace.data.loader import Batch, Loader, Rows, corpus_rows
+from enlace.data.loader import Batch, Loader
+from enlace.data.rows import Rows, corpus_rows
 from enlace.data.shards import Shards
 from enlace.train import checkpoint
 from enlace.train.distributed import World, check_world, on_first
@@ -91,7 +93,10 @@ def test_two_processes_train_as_one_and_either_goes_on_with_the_others_checkpoin
 ) -> None:
     run = tmp_path / "run"
     # Two micro-batches a rank: only the last may add the ranks' gradients up.
-    _train(small_shards, run, 2, profile={"parallel": parallel}, micro=2)
+    said = _train(small_shards, run, 2, profile={"parallel": parallel}, micro=2)
+    if parallel == "ddp":  # where every rank has the whole model
+        first, second = re.findall(r"ended with (\w+)", said)
+        assert first == second
     assert _state(run)["environments"][-1]["procesos"] == "2"
     _assert_close(run, alone)
 

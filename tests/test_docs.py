@@ -151,7 +151,7 @@ def test_a_plan_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
 
 def test_the_plan_says_what_was_measured_and_what_is_assumed() -> None:
     assert "supuesta, sin medir en la tarjeta" in _enlace("plan", "--hardware", "h200").stdout
-    assert "medida: 0.32 TFLOP/s" in _enlace("plan", "--hardware", "cpu").stdout
+    assert "medida: 0.33 TFLOP/s" in _enlace("plan", "--hardware", "cpu").stdout
 
 
 @pytest.fixture

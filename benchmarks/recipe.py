@@ -35,6 +35,7 @@ from enlace.data.build import build_shards
 from enlace.data.corpus import documents_of
 from enlace.data.documents import write_documents
 from enlace.data.loader import batch_size
+from enlace.data.rows import corpus_rows
 from enlace.data.shards import Shards, open_shards
 from enlace.data.tokenizer import Tokenizer
 from enlace.eval.bpb import bits_per_byte
@@ -169,8 +170,8 @@ def _peer(config: Config, shards: Shards, runtime: Runtime, steps: int, lr: floa
     vectors = [p for p in gpt.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": PEER_DECAY}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=PEER_BETAS, fused=True)
-    streams = [stream for stream in shards.streams if (stream.split, stream.kind) == ("train", "corpus")]
-    tokens = torch.cat([torch.from_numpy(array.astype("int64")) for stream in streams for array in stream.tokens])
+    windows = corpus_rows(shards, "train", context)
+    tokens = torch.cat([torch.from_numpy(array.astype("int64")) for array in windows.arrays])
 
     def step(i: int) -> None:
         for group in optimizer.param_groups:

@@ -51,9 +51,18 @@ def project(tmp_path: Path, small_shards: Shards, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
-def test_a_run_that_fails_leaves_the_exported_one_before_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_leaves_the_exported_one_before_it(
+    project: Path, small_shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _train(World())
     [exported] = (project / ".runs").iterdir()
+    assert is_exported(exported)
+
+    held_out = sum(s.n_tokens for s in small_shards.streams if (s.split, s.kind) == ("val", "corpus"))
+    seq_len = held_out // 2 + 1  # too long for the held-out text, not for that to train on
+    _set(project / "params.yaml", {"seq_len": str(seq_len), "batch_tokens": str(4 * seq_len)})
+    with pytest.raises(EnlaceError, match=r"corpus \(val\)"):
+        _train(World())
     assert is_exported(exported)
 
     _set(project / "params.yaml", {"seq_len": "128", "batch_tokens": "1024"})

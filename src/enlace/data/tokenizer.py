@@ -26,9 +26,6 @@ from enlace.config.rules import BYTE_ALPHABET
 from enlace.data.special_tokens import SPECIAL_TOKENS
 from enlace.durable import reason
 
-# Their ids are their places here. llama.cpp knows the first and the third as the end of generation by these names, and
-# <|pad|> is none of them, so that hiding the padding never hides the end of an answer.
-
 # tokenizer.json of Qwen2: contractions, words with the sign or space before them, single digits, the rest.
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"

@@ -82,6 +82,8 @@ def _add_tokenizer(writer: Any, trained: Trained, tokenizer_json: dict[str, Any]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
+    # llama.cpp knows the first and the third special token as the end of generation by their names, and <|pad|> is none
+    # of them, so that hiding the padding never hides the end of an answer.
     writer.add_token_types([_CONTROL if token in SPECIAL_TOKENS else _NORMAL for token in tokens])
     writer.add_token_merges(
         [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer_json["model"]["merges"]]

@@ -45,6 +45,12 @@ TRAIN = TrainConfig(
 )
 
 
+def say(line: str) -> None:
+    """In one write: `print` makes several where Python does not buffer, and ranks that share the output mix theirs."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main(shards_folder: str, run: str, options: str) -> None:
     """`options` as JSON: "profile" and "train" change those layers, "micro" the micro-batch size."""
     chosen = {"profile": {}, "train": {}, "micro": 4} | json.loads(options)
@@ -57,14 +63,14 @@ def main(shards_folder: str, run: str, options: str) -> None:
         if world.first and (
             joined := join_family(Path(run).parent, Path(run), family(MODEL, train, MIXTURE, shards), train, {})
         ):
-            print("joined at", joined[1])
+            say(f"joined at {joined[1]}")
         world.wait()
         trainer = make_trainer(MODEL, train, MIXTURE, shards, runtime, chosen["micro"], Path(run), world)
-        resumed = trainer.resume(warn=print)
-        print("resumed at" if resumed else "began at", trainer.step, flush=True)
+        resumed = trainer.resume(warn=say)
+        say(f"{'resumed' if resumed else 'began'} at {trainer.step}")
         trainer.fit(validator(shards, train, runtime.device, 4))
         weights = b"".join(p.detach().numpy().tobytes() for p in trainer.whole_model().parameters())
-        print("ended with", hashlib.sha256(weights).hexdigest(), flush=True)
+        say(f"ended with {hashlib.sha256(weights).hexdigest()}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import signal
+import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 
@@ -138,3 +140,12 @@ def test_figures_go_below_the_bar_and_fit_80_columns(trainer: Trainer, monkeypat
 def test_what_is_said_of_a_validation_fits_80_columns() -> None:
     record = _record(123_456, loss=10.5, val_loss=10.25, val_chat_loss=11.125)
     assert len(f"paso 123457/200000: {_losses(record)}") <= 80
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process does not inherit the peak of its parent")
+def test_the_memory_shown_is_of_the_training_alone() -> None:
+    """DVC, which starts it, may have held more."""
+    measure = "import torch; from enlace.train.progress import _memory_gib; print(_memory_gib(torch.device('cpu')))"
+    big = f"import subprocess, sys; held = b'x' * (2 << 30); subprocess.run([sys.executable, '-c', {measure!r}])"
+    shown = subprocess.run([sys.executable, "-c", big], capture_output=True, text=True, check=True).stdout
+    assert 0 < float(shown) < 1.5

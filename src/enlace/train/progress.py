@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import resource
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -184,5 +184,8 @@ def _memory_gib(device: torch.device) -> float:
     """The most that was in use: of the card, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes / 2**20 if sys.platform != "darwin" else kilobytes / 2**30
+    if (status := Path("/proc/self/status")).exists():
+        # On Linux ru_maxrss begins at the memory of whatever started the process: DVC's, as a rule.
+        kilobytes = re.search(r"Vm(?:HWM|RSS):\s+(\d+) kB", status.read_text())
+        return int(kilobytes[1]) / 2**20 if kilobytes else 0.0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**30  # bytes on macOS

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -73,6 +73,44 @@ def test_a_run_that_fails_leaves_the_exported_one_before_it(
 
     _train(World())
     assert not exported.exists(), "forgotten once another took its place"
+
+
+def test_the_model_is_exported_with_the_tokenizer_of_its_shards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever became of data/shards in the days that the training took."""
+    shards = project / "data/shards"
+    copied = project / "copied"
+    shutil.copytree(shards, copied)
+    shards.unlink()
+    copied.rename(shards)
+    tokenizer = (shards / "tokenizer.json").read_bytes()
+    fit = Trainer.fit
+
+    def spoil(*given: Any) -> None:
+        (shards / "tokenizer.json").write_bytes(tokenizer + b" ")
+        fit(*given)
+
+    monkeypatch.setattr(Trainer, "fit", spoil)
+    _train(World())
+    assert (project / "models/enlace/tokenizer.json").read_bytes() == tokenizer
+
+
+def test_what_no_row_has_room_for_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _train(World())
+    assert "train.seq_len" not in capsys.readouterr().out
+    _set(project / "params.yaml", {"seq_len": "32", "batch_tokens": "256", "max_new_tokens": "8"})
+    _train(World())
+    assert "train.seq_len=32" in capsys.readouterr().out
+
+
+def test_conversations_that_do_not_fit_stop_only_who_asks_for_them(project: Path) -> None:
+    _set(project / "params.yaml", {"seq_len": "16", "batch_tokens": "128", "max_new_tokens": "8"})
+    with pytest.raises(EnlaceError, match=r"chat .* train\.seq_len=16"):
+        _train(World())
+    params = project / "params.yaml"
+    params.write_text(
+        params.read_text().replace("decay: {corpus: 0.75, chat: 0.25}", "decay: {corpus: 1.0, chat: 0.0}")
+    )
+    _train(World())
 
 
 def _without_memory(*_: object) -> NoReturn:

@@ -11,8 +11,9 @@ from enlace.config.load import hardware_profiles
 from enlace.config.schema import HardwareConfig, Mixture, ModelConfig, PhaseMixture, TrainConfig
 from enlace.data.shards import open_shards
 from enlace.train.backends import prepare, this_machine
+from enlace.train.distributed import World
 from enlace.train.family import family, join_family
-from enlace.train.launch import launched
+from enlace.train.launch import launch
 from enlace.train.run import make_trainer, validator
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,8 @@ def main(shards_folder: str, run: str, options: str) -> None:
     profile = hardware_profiles(ROOT)["cpu"]  # its kernels and its threads, as in `make repro`
     profile = HardwareConfig.model_validate(profile.model_dump() | chosen["profile"])
     train = TrainConfig.model_validate(TRAIN.model_dump() | chosen["train"])
-    with launched("tests.train.child", "cpu") as world:
+
+    def work(world: World) -> None:
         runtime = prepare("cpu", profile, {}, this_machine(), 8)
         shards = open_shards(Path(shards_folder))
         if world.first and (
@@ -71,6 +73,8 @@ def main(shards_folder: str, run: str, options: str) -> None:
         trainer.fit(validator(shards, train, runtime.device, 4))
         weights = b"".join(p.detach().numpy().tobytes() for p in trainer.whole_model().parameters())
         say(f"ended with {hashlib.sha256(weights).hexdigest()}")
+
+    launch(work, "tests.train.child", "cpu")
 
 
 if __name__ == "__main__":

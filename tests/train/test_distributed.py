@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +29,8 @@ from enlace.data.loader import Batch, Loader
 from enlace.data.rows import Rows, corpus_rows
 from enlace.data.shards import Shards
 from enlace.train import checkpoint
-from enlace.train.distributed import World, check_world, on_first
-from enlace.train.launch import launched
+from enlace.train.distributed import LostConnection, World, check_world, on_first
+from enlace.train.launch import _in_turn, launch
 from tests.train.child import MIXTURE, TRAIN
 
 ROOT = Path(__file__).parents[2]
@@ -42,15 +44,34 @@ def _start(shards: Shards, run: Path, gpus: int, **options: Any) -> subprocess.P
     command = [sys.executable, "-m", "tests.train.child", str(shards.folder), str(run), json.dumps(options)]
     environment = {**os.environ, "GPUS": str(gpus), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     return subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 
 def _train(shards: Shards, run: Path, gpus: int, **options: Any) -> str:
     process = _start(shards, run, gpus, **options)
-    output, _ = process.communicate(timeout=240)
+    output = _output(process)
     assert process.returncode == 0, output
     return output
+
+
+def _output(process: subprocess.Popen[str]) -> str:
+    """All that it and its ranks say; one that hangs takes none of them along into the tests that follow."""
+    try:
+        return process.communicate(timeout=240)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
+def _never(world: World) -> None:
+    pytest.fail(f"{world} does the work of the ranks that were to be started, or refused")
 
 
 def _state(run: Path) -> dict[str, Any]:
@@ -133,6 +154,20 @@ def test_two_processes_go_on_where_one_was(small_shards: Shards, tmp_path: Path,
     _assert_close(joined, alone)
 
 
+def test_three_processes_resume_exactly(small_shards: Shards, tmp_path: Path) -> None:
+    """DDP deals gradients out to other buckets after its first step; with three the order of the sums goes with it."""
+    options: dict[str, Any] = {"profile": {"parallel": "ddp"}, "train": {"batch_tokens": 9 * 48}, "micro": 1}
+    _train(small_shards, tmp_path / "whole" / "run", 3, **options)
+    cut = tmp_path / "cut" / "run"
+    shutil.copytree(tmp_path / "whole" / "run", cut)
+    for step in (6, 8, 12):
+        shutil.rmtree(checkpoint.folder_of(cut, step))
+    assert "resumed at 4" in _train(small_shards, cut, 3, **options)
+    assert (cut / "log.jsonl").read_bytes() == (tmp_path / "whole" / "run" / "log.jsonl").read_bytes()
+    for ours, theirs in zip(_state(cut)["model"].values(), _state(tmp_path / "whole" / "run")["model"].values()):
+        assert torch.equal(ours, theirs)
+
+
 def test_a_killed_process_ends_the_run_cleanly_and_it_goes_on(small_shards: Shards, tmp_path: Path) -> None:
     run = tmp_path / "run"
     long = {"steps": 60, "decay_steps": 20, "checkpoint_every": 2}
@@ -145,7 +180,7 @@ def test_a_killed_process_ends_the_run_cleanly_and_it_goes_on(small_shards: Shar
     workers = [pid for pid in children if "tests.train.child" in Path(f"/proc/{pid}/cmdline").read_text()]
     assert len(workers) == 2
     os.kill(int(workers[1]), signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    output = _output(process)
     assert process.returncode == 1 and "señal 9" in output and "continúa" in output
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     assert "resumed at" in _train(small_shards, run, 2, train=long)
@@ -158,7 +193,7 @@ def test_asked_to_stop_all_ranks_save_the_same_step(small_shards: Shards, tmp_pa
     while not (run / "log.jsonl").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
+    output = _output(process)
     assert process.returncode == 128 + signal.SIGTERM, output
     assert output.count("Guardo y salgo") == 1, output
     assert "death signal" not in output
@@ -169,15 +204,15 @@ def test_a_long_step_has_time_to_end_and_be_saved(monkeypatch: pytest.MonkeyPatc
     """torchrun kills after 30 s what was asked to stop; a step on a small card can take longer."""
     patience: list[int | None] = []
 
-    def launch(config: LaunchConfig, program: str) -> Callable[..., None]:
+    def start(config: LaunchConfig, program: str) -> Callable[..., None]:
         patience.append(config.shutdown_timeout)
         return lambda *words: None
 
-    monkeypatch.setattr("enlace.train.launch.elastic_launch", launch)
+    monkeypatch.setattr("enlace.train.launch.elastic_launch", start)
     monkeypatch.setenv("GPUS", "2")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SystemExit) as end, launched("never.run", "cpu"):
-        pass
+    with pytest.raises(SystemExit) as end:
+        launch(_never, "never.run", "cpu")
     assert end.value.code == 0 and patience[0] is not None and patience[0] >= 600
 
 
@@ -245,21 +280,21 @@ def test_rows_that_do_not_divide_are_refused() -> None:
 def test_a_wrong_number_of_cards_is_told(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     monkeypatch.setenv("GPUS", wrong)
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(EnlaceError, match="GPUS=2"), launched("never.run", "cpu"):
-        pass
+    with pytest.raises(EnlaceError, match="GPUS=2"):
+        launch(_never, "never.run", "cpu")
 
 
 def test_more_cards_than_there_are_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("GPUS", "64")
-    with pytest.raises(EnlaceError, match="como mucho GPUS=2"), launched("never.run", "cuda"):
-        pass
+    with pytest.raises(EnlaceError, match="como mucho GPUS=2"):
+        launch(_never, "never.run", "cuda")
     monkeypatch.delenv("GPUS")
     for name, value in {"RANK": 2, "LOCAL_RANK": 2, "WORLD_SIZE": 3, "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MASTER_PORT", "29500")
-    with pytest.raises(EnlaceError, match="como mucho --nproc-per-node=2"), launched("never.run", "cuda"):
-        pass
+    with pytest.raises(EnlaceError, match="como mucho --nproc-per-node=2"):
+        launch(_never, "never.run", "cuda")
 
 
 @pytest.mark.parametrize("gpus", ["", "2"])
@@ -267,8 +302,9 @@ def test_without_a_card_the_profiles_check_is_reached(monkeypatch: pytest.Monkey
     """It says which profile fits; "use at most GPUS=0" says nothing."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setenv("GPUS", gpus)
-    with launched("never.run", "cuda") as world:
-        assert world == World()
+    worlds: list[World] = []
+    launch(worlds.append, "never.run", "cuda")
+    assert worlds == [World()]
 
 
 def test_without_a_card_the_profiles_check_is_reached_under_torchrun_too(
@@ -278,13 +314,42 @@ def test_without_a_card_the_profiles_check_is_reached_under_torchrun_too(
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": 0}
     for name, value in alone.items():
         monkeypatch.setenv(name, str(value))
-    with launched("never.run", "cuda") as world:
-        assert world == World()
+    monkeypatch.setattr("os._exit", sys.exit)  # a rank ends without destroying its group of processes
+    worlds: list[World] = []
+    try:
+        with pytest.raises(SystemExit) as end:
+            launch(worlds.append, "never.run", "cuda")
+    finally:
+        torch.distributed.destroy_process_group()
+    assert end.value.code == 0 and worlds == [World()]
 
 
 def test_a_rank_that_another_tool_left_behind_is_no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.delenv("GPUS", raising=False)
-    with launched("never.run", "cpu") as world:
-        assert world == World()
+    worlds: list[World] = []
+    launch(worlds.append, "never.run", "cpu")
+    assert worlds == [World()]
+
+
+def test_what_is_wrong_with_all_ranks_is_said_once(small_shards: Shards, tmp_path: Path) -> None:
+    too_long = {"seq_len": 1_000_000, "batch_tokens": 8_000_000}
+    process = _start(small_shards, tmp_path / "run", 2, train=too_long, micro=1)
+    output = _output(process)
+    assert process.returncode == 1
+    assert output.count("error:") == 1 and "seq_len" in output, output
+
+
+def test_who_may_know_less_waits_before_saying_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("enlace.train.launch.time.sleep", waited.append)
+
+    def fail(world: World) -> None:
+        raise error
+
+    for local_rank, error in itertools.product("01", (EnlaceError("falta"), LostConnection("se perdió"))):
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        with pytest.raises(type(error)):
+            _in_turn(fail, World(int(local_rank), 2))
+    assert waited[0] == 0 < waited[1] == waited[2] < waited[3]

@@ -72,8 +72,9 @@ class Loader:
             for name, count in rows.items():
                 if count and name not in sources:
                     raise EnlaceError(
-                        f"params.yaml: data.mixture.{phase}.{name} es mayor que 0 y no hay datos de «{name}»: "
-                        f"ponlo a 0 o prepáralos (dvc repro build-shards)."
+                        f"params.yaml: data.mixture.{phase}.{name} es mayor que 0 y no hay datos de «{name}», o "
+                        f"ninguno cabe en train.seq_len={train.seq_len}: ponlo a 0, prepáralos (dvc repro "
+                        f"build-shards) o sube seq_len."
                     )
         self.next_step = 0
 

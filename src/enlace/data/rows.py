@@ -99,10 +99,6 @@ class ChatRows:
         self.stream, self.seq_len, self.padding, self.digest = stream, seq_len, padding, digest
         self.shortened = self.cut = self.dropped = 0
         conversations = [pieces for pieces in self._conversations() if pieces]
-        if not conversations:
-            raise EnlaceError(
-                f"Ninguna conversación de «{stream.name}» cabe en train.seq_len={seq_len}: súbelo o acórtalas."
-            )
         lengths = [sum(end - start for _, start, end in pieces) for pieces in conversations]
         self.rows = [[piece for i in row for piece in conversations[i]] for row in best_fit(lengths, seq_len + 1)]
 
@@ -190,16 +186,19 @@ def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
 
 def corpus_rows(shards: Shards, split: str, seq_len: int) -> TokenWindows:
     """All corpus streams of a split, one after another."""
-    streams = [s for s in shards.streams if s.split == split and s.kind == "corpus"]
+    streams = shards.of_kind(split, "corpus")
     arrays = [tokens for stream in streams for tokens in stream.tokens]
     return TokenWindows(arrays, seq_len, _digest(shards, streams), f"corpus ({split})")
 
 
 def chat_rows(shards: Shards, split: str, seq_len: int) -> ChatRows | None:
-    """The conversations of a split; None when there are none."""
-    streams = [s for s in shards.streams if s.split == split and s.kind == "chat"]
+    """The conversations of a split; None when there are none, or none that fits."""
+    streams = shards.of_kind(split, "chat")
+    if not streams:
+        return None
     padding = shards.manifest.end_of_text_id  # any id would do: what it fills is not trained
-    return ChatRows(streams[0], seq_len, padding, _digest(shards, streams)) if streams else None
+    rows = ChatRows(streams[0], seq_len, padding, _digest(shards, streams))
+    return rows if len(rows) else None
 
 
 def _digest(shards: Shards, streams: Sequence[Stream]) -> str:

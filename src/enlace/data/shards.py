@@ -129,6 +129,10 @@ class Shards:
         """Names of the streams of a split."""
         return tuple(stream.name for stream in self.streams if stream.split == split)
 
+    def of_kind(self, split: str, kind: str) -> list[Stream]:
+        """The streams of a split that are "corpus", or "chat"."""
+        return [stream for stream in self.streams if (stream.split, stream.kind) == (split, kind)]
+
     def stream(self, split: Split, name: str) -> Stream:
         """One stream; EnlaceError, saying which there are, when it is not there."""
         for stream in self.streams:

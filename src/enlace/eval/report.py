@@ -101,9 +101,7 @@ def _is_held_out(conversation: Conversation, val_fraction: float) -> bool:
 def held_out_texts(shards: Shards, limit: int) -> dict[str, list[npt.NDArray[np.uint16]]]:
     """Ids of up to `limit` held-out documents of each source of the corpus."""
     return {
-        stream.name: [ids for ids, _ in islice(stream.documents(), limit)]
-        for stream in _streams(shards, "val")
-        if stream.kind == "corpus"
+        stream.name: [ids for ids, _ in islice(stream.documents(), limit)] for stream in shards.of_kind("val", "corpus")
     }
 
 

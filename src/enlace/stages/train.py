@@ -13,14 +13,15 @@ from enlace.config.load import hardware_profiles, load_config
 from enlace.config.paths import project_root, runs_dir
 from enlace.config.rules import memory_problem, micro_batch_size
 from enlace.console import errors, run_main, say
+from enlace.data.rows import ChatRows, Rows
 from enlace.data.shards import open_shards
 from enlace.durable import locked, write_atomic
 from enlace.export.weights import save_weights
 from enlace.train.backends import memory_errors, prepare, this_machine
-from enlace.train.distributed import World, check_world, lost_connections
+from enlace.train.distributed import World, check_world
 from enlace.train.family import about, family, fingerprint, join_family
 from enlace.train.finished import LOCK, forget_others, mark_exported
-from enlace.train.launch import launched
+from enlace.train.launch import launch
 from enlace.train.log import records_csv
 from enlace.train.progress import Meter, bytes_per_token, fit_with_progress
 from enlace.train.run import make_trainer, validator
@@ -34,8 +35,7 @@ LOG = Path("reports/train.csv")
 def main() -> None:
     """Train, or go on where the run was cut, then export; the run before this one is forgotten."""
     load_dotenv()
-    with launched("enlace.stages.train", load_config().hardware.device) as world, lost_connections(world):
-        _train(world)
+    launch(_train, "enlace.stages.train", load_config().hardware.device)
 
 
 def _train(world: World) -> None:
@@ -46,6 +46,7 @@ def _train(world: World) -> None:
     micro = micro_batch_size(hardware, config.train, world.size)
     check_world(world, config.train.batch_tokens // config.train.seq_len, micro, runtime.parallel, runtime.precision)
     shards = open_shards(SHARDS)
+    tokenizer = shards.tokenizer_path.read_bytes()  # days before it is exported: it must be that of these shards
     vocab_size = shards.manifest.vocab_size
     if problem := memory_problem(config.model, vocab_size, config.train, hardware, world.size):
         raise EnlaceError(f"configs/hardware/{name}.yaml: {problem}")
@@ -78,6 +79,8 @@ def _train(world: World) -> None:
         validate = validator(shards, config.train, runtime.device, micro)
         million = config.model.n_parameters(vocab_size) / 1e6
         cards = f"{world.size} × " if world.size > 1 else ""
+        if told_of_chat := _without_room(trainer.loader.sources.get("chat"), config.train.seq_len):
+            tell(told_of_chat)
         tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")
         try:
             with memory_errors(name):
@@ -97,10 +100,19 @@ def _train(world: World) -> None:
             "train": config.train.model_dump(),
             "mixture": config.data.mixture.model_dump(),
         }
-        save_weights(MODEL, model, shards.tokenizer_path.read_bytes(), config.train.seq_len, record)
+        save_weights(MODEL, model, tokenizer, config.train.seq_len, record)
         write_atomic(LOG, records_csv(trainer.log.records()))
         mark_exported(run, trainer.keep)
         forget_others(runs_dir(), run)  # only now: a run that fails half way leaves the one before as it was
+
+
+def _without_room(chat: Rows | None, seq_len: int) -> str:
+    """What was taken out of the conversations for them to fit in rows; empty when nothing was."""
+    if not isinstance(chat, ChatRows):
+        return ""
+    kinds = {"sin sus primeros turnos": chat.shortened, "con la respuesta cortada": chat.cut, "fuera": chat.dropped}
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    return told and f"Conversaciones que no caben en train.seq_len={seq_len}: {told}."
 
 
 if __name__ == "__main__":

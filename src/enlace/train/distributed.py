@@ -8,7 +8,6 @@ the trainer. Checkpoints hold whole tensors whatever the number of ranks, so a r
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -63,21 +62,19 @@ class World:
         return value
 
 
-@contextmanager
-def lost_connections(world: World) -> Iterator[None]:
-    """No traceback where another process has gone: it has said why, or the launcher does.
+class LostConnection(EnlaceError):
+    """Another process has gone: it has said why, or the launcher does."""
 
-    Raises:
-        EnlaceError: on the first rank; the others end in silence.
-    """
+
+@contextmanager
+def lost_connections() -> Iterator[None]:
+    """No traceback where another process has gone, but `LostConnection`."""
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's has no class
             raise
-        if not world.first:
-            sys.exit(1)
-        raise EnlaceError(
+        raise LostConnection(
             f"Se perdió la conexión con otro de los procesos que entrenan ({str(error).splitlines()[0]}). Mira si dijo "
             f"por qué y repite el comando: continúa desde el último punto de guardado."
         ) from error
@@ -86,10 +83,10 @@ def lost_connections(world: World) -> Iterator[None]:
 def check_world(world: World, rows: int, micro_batch_size: int, parallel: Parallel, precision: str) -> None:
     """Raise EnlaceError unless `rows` sequences per step divide among the ranks, and the engine does the precision."""
     if rows % (world.size * micro_batch_size):
+        smaller = "" if rows % world.size else "baja micro_batch_size en configs/hardware, o "
         raise EnlaceError(
             f"params.yaml: las {rows} secuencias por paso (train.batch_tokens / train.seq_len) no se reparten entre "
-            f"{world.size} procesos de micro_batch_size={micro_batch_size}; baja micro_batch_size en configs/hardware "
-            f"o usa otro número de GPUs."
+            f"{world.size} procesos de micro_batch_size={micro_batch_size}; {smaller}usa otro número de GPUs."
         )
     if world.size > 1 and parallel == "fsdp" and precision == "float16":
         raise EnlaceError("configs/hardware: parallel=fsdp no sirve con precision=float16; usa parallel: ddp.")

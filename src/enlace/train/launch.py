@@ -1,6 +1,6 @@
 """Starting the processes that train together: `GPUS=4` starts four here, and `torchrun` those of several machines.
 
-The stage calls `launched` first. The process that the person (or DVC) started becomes the launcher: it runs the stage
+The stage calls `launch` first. The process that the person (or DVC) started becomes the launcher: it runs the stage
 once per card, each with its rank in the environment as torchrun sets it, and ends as they end.
 """
 
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import time
+import traceback
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,18 +24,23 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from enlace import EnlaceError
-from enlace.train.distributed import World
+from enlace.console import run_main
+from enlace.train.distributed import LostConnection, World, lost_connections
 
 # Seconds that the processes have, once asked to stop, to end their step and save; torchrun's own 30 would kill them in
 # the middle of a long step. Where one of them fails, the others still have those 30: nothing of theirs is worth saving.
 PATIENCE = 900
+# Seconds that a process leaves to those that may know better what is wrong; the launcher, or torchrun, ends it as soon
+# as one has said so. The others of a machine wait for its first, and who lost a connection for the process it lost.
+COURTESY = 2.0
 # What `init_process_group` and we read, all set by torchrun; a cluster's scheduler may leave one of them alone behind.
 TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
-@contextmanager
-def launched(module: str, device: str) -> Iterator[World]:
-    """The processes that train together, this one among them; alone unless ``$GPUS`` or torchrun say otherwise.
+def launch(work: Callable[[World], None], module: str, device: str) -> None:
+    """Do `work` in the processes that train together, this one among them; alone unless ``$GPUS`` or torchrun say more.
+
+    A process that is one of several ends here, with its exit status.
 
     Args:
         module: what to run, once per card, in place of this process when ``$GPUS`` is over 1.
@@ -42,7 +51,7 @@ def launched(module: str, device: str) -> Iterator[World]:
     if not os.environ.keys() >= TORCHRUN:
         if (count := _wanted(device)) > 1:
             _run(module, count)
-        yield World()
+        work(World())
         return
     card = int(os.environ["LOCAL_RANK"])
     have = _cards(device)
@@ -51,10 +60,41 @@ def launched(module: str, device: str) -> Iterator[World]:
     if have:
         torch.cuda.set_device(card)
     dist.init_process_group("nccl" if have else "gloo")
+    _end(_status(lambda: _in_turn(work, World(dist.get_rank(), dist.get_world_size()))))
+
+
+def _in_turn(work: Callable[[World], None], world: World) -> None:
+    """Do `work`; what is wrong is said once, by who knows best."""
     try:
-        yield World(dist.get_rank(), dist.get_world_size())
-    finally:
-        dist.destroy_process_group()
+        with lost_connections():
+            work(world)
+    except EnlaceError as error:
+        time.sleep(COURTESY * (isinstance(error, LostConnection) + (os.environ["LOCAL_RANK"] != "0")))
+        raise
+
+
+def _status(main: Callable[[], None]) -> int:
+    """The exit status of `main`, what went wrong already said."""
+    try:
+        run_main(main)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(status: int) -> NoReturn:
+    """End the process without destroying the group of processes.
+
+    torch 2.13 can hang there for ever: gloo's thread, which lets go of the last tensor, waits for Python's lock, and
+    who destroys the group holds it while waiting for the thread.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)
 
 
 def _wanted(device: str) -> int:
@@ -89,6 +129,7 @@ def _run(module: str, count: int) -> None:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         shutdown_timeout=PATIENCE,
+        signals_to_handle=",".join(_handled()),
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *sys.argv[1:])
@@ -103,3 +144,9 @@ def _run(module: str, count: int) -> None:
             ) from None
         sys.exit(failure.exitcode)
     sys.exit(0)
+
+
+def _handled() -> list[str]:
+    """The signals that the launcher passes on: not the end of the terminal where nohup has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return ["SIGTERM", "SIGINT", "SIGQUIT", *([] if ignored else ["SIGHUP"])]

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from enlace import EnlaceError
 from enlace.config.schema import TrainConfig
@@ -112,6 +113,8 @@ class Trainer:
             EnlaceError: too many steps in a row were not finite, or a checkpoint could not be written.
         """
         train = self.train
+        if isinstance(self.spread_loss, DistributedDataParallel):
+            self._settle_buckets()
         with stop_requests() as stop, _Ahead(self.loader.batch, train.steps) as batches:
             while self.step < train.steps:
                 record = self.train_step(self.step, batches.take(self.step))
@@ -175,6 +178,16 @@ class Trainer:
                 self.scaler.scale(loss).backward()
             total += sums.cross_entropy.detach()
         return self.world.total(total)
+
+    def _settle_buckets(self) -> None:
+        """One backward pass for nothing: after its first one, DDP deals the gradients out to other buckets, where more
+        than two ranks add them up in another order. A run that goes on would differ from one that was never cut.
+        """
+        nothing = torch.zeros(self.micro_batch_size, self.train.seq_len, dtype=torch.int64, device=self.runtime.device)
+        with self.runtime.compute():
+            sums = LossSums(*self.spread_loss(nothing, nothing, nothing.bool()))
+        sums.total(self.train.z_loss).backward()
+        self.model.zero_grad(set_to_none=True)
 
     def _count_skipped(self, skipped: bool, step: int, loss: float, grad_norm: float) -> None:
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0

@@ -25,9 +25,18 @@ CHILD = Path(__file__).with_name("child.py")
 STEPS = TRAIN.steps
 
 
-def _start(shards: Shards, run: Path, **options: Any) -> subprocess.Popen[str]:
+def _start(
+    shards: Shards, run: Path, hangup: signal.Handlers = signal.SIG_DFL, **options: Any
+) -> subprocess.Popen[str]:
+    """`hangup`: what SIGHUP does when the process starts, as nohup changes it."""
     command = [sys.executable, str(CHILD), str(shards.folder), str(run), json.dumps(options)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup) and None,
+    )
 
 
 def _lines(run: Path) -> int:
@@ -140,7 +149,7 @@ def test_compiled_it_repeats_itself_and_says_that_eager_is_not_the_same(small_sh
     assert "no bit a bit" in said and "compile era True y es False" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_asked_to_stop_it_saves_that_very_step(small_shards: Shards, tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     process = _start(small_shards, run, profile={"precision": "float32"})
@@ -151,6 +160,17 @@ def test_asked_to_stop_it_saves_that_very_step(small_shards: Shards, tmp_path: P
     assert process.returncode != 0
     assert "Interrupted" in output  # the stage turns it into a message and an exit status
     assert _state(run)["loader"]["next_step"] == _lines(run)
+
+
+def test_under_nohup_the_terminal_may_be_closed(small_shards: Shards, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = _start(small_shards, run, hangup=signal.SIG_IGN, profile={"precision": "float32"})
+    while _lines(run) < 6 and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGHUP)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert _lines(run) == STEPS
 
 
 def test_asked_to_stop_when_nobody_reads_it_saves_all_the_same(small_shards: Shards, tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ class Interrupted(Exception):
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], int]]:
-    """While inside, SIGTERM and Ctrl-C only ask; the value given answers with the signal's number, or 0.
+    """While inside, SIGTERM, Ctrl-C and a terminal that is closed only ask; the value given answers with the signal's
+    number, or 0.
 
-    A second Ctrl-C ends at once, for a person who will not wait for the step.
+    A second Ctrl-C ends at once, for a person who will not wait for the step. Under nohup a terminal may be closed.
     """
     asked = 0
 
@@ -38,7 +39,10 @@ def stop_requests() -> Iterator[Callable[[], int]]:
         with suppress(OSError, SystemExit):
             errors.print("\nGuardo y salgo al acabar este paso…", markup=False)
 
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield lambda: asked
     finally:

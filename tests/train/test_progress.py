@@ -105,6 +105,19 @@ def test_another_terminal_reads_how_the_run_is_doing(trainer: Trainer, small_sha
     assert read_status(trainer.run) is None
 
 
+def test_the_speed_is_known_to_another_terminal_as_soon_as_it_is(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step has none: it compiles. Steps of a second each; the status is written every two."""
+    written: list[bool] = []
+    monkeypatch.setattr(
+        "enlace.train.progress._write", lambda _, status: written.append(bool(status.tokens_per_second))
+    )
+    clock = count(100)
+    fit_with_progress(trainer, lambda _: {}, Meter(trainer, 3.0, None, None, lambda: float(next(clock))))
+    assert written[:3] == [False, True, True]
+
+
 def test_bytes_per_token_is_that_of_the_held_out_corpus(small_shards: Shards) -> None:
     stream = next(s for s in small_shards.streams if s.split == "val" and s.kind == "corpus")
     assert bytes_per_token(small_shards) == stream.n_bytes / stream.n_tokens > 1

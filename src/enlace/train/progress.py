@@ -52,7 +52,7 @@ class Status:
 
 def bytes_per_token(shards: Shards) -> float:
     """UTF-8 bytes of held-out text that a token of the corpus stands for, on average."""
-    streams = [stream for stream in shards.streams if stream.split == "val" and stream.kind == "corpus"]
+    streams = shards.of_kind("val", "corpus")
     return sum(stream.n_bytes for stream in streams) / sum(stream.n_tokens for stream in streams)
 
 
@@ -124,7 +124,8 @@ def fit_with_progress(trainer: Trainer, validate: Validate, meter: Meter) -> Non
             last = status = meter.read(record)
             bar.update(task, advance=1, figures="paso saltado" if record["skipped"] else figures(status))
             if meter.last - written >= _WRITE_EVERY:
-                written = meter.last
+                if status.tokens_per_second:  # else the first step's, which has no speed, would stand for two seconds
+                    written = meter.last
                 _write(trainer.run / STATUS, status)
             if "val_loss" in record:
                 with suppress(OSError, SystemExit):  # nobody reads any more (`| tee` ended): the training goes on

@@ -165,7 +165,10 @@ def test_cleans_what_is_done_and_what_is_named_only(
     assert "ninguna terminada" in capsys.readouterr().out
     with pytest.raises(Exception, match="Ninguna de las ejecuciones"):
         enlace(monkeypatch, "runs", "clean", "zz")
-    enlace(monkeypatch, "runs", "clean", "aa")
+    with pytest.raises(Exception, match="Ninguna de las ejecuciones"):
+        enlace(monkeypatch, "runs", "clean", "")  # what a script says whose variable is empty
+    assert [path.name for path in runs.iterdir()] == ["aaaa"]
+    enlace(monkeypatch, "runs", "clean", "aa", "aaaa")
     assert list(runs.iterdir()) == []
     enlace(monkeypatch, "runs")
     assert "make train" in capsys.readouterr().out

@@ -37,9 +37,10 @@ def test_an_exported_run_keeps_its_newest_checkpoint_and_can_be_exported_again(t
 
 def test_only_what_was_exported_and_is_not_this_run_is_forgotten(tmp_path: Path) -> None:
     cut, old, mine = (_run(tmp_path / name, exported=name != "cut") for name in ("cut", "old", "mine"))
-    (tmp_path / "killed.tmp").mkdir()
+    (tmp_path / "0123456789abcdef.tmp").mkdir()  # of a run whose removal was killed
+    (tmp_path / "photos.tmp").mkdir()  # somebody's
     forget_others(tmp_path, mine)
-    assert sorted(tmp_path.iterdir()) == [cut, mine] and not old.exists()
+    assert sorted(tmp_path.iterdir()) == [cut, mine, tmp_path / "photos.tmp"] and not old.exists()
     assert (_newest(cut), _newest(mine)) == (10, 10)
     forget_others(tmp_path / "none yet", mine)
 
@@ -68,7 +69,7 @@ def test_a_run_that_cannot_be_removed_is_no_error(tmp_path: Path, monkeypatch: p
 
 
 def test_a_kill_while_forgetting_leaves_no_damaged_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = _run(tmp_path / "a", exported=True)
+    run = _run(tmp_path / "0123456789abcdef", exported=True)
 
     def killed(folder: Path, ignore_errors: bool = False) -> None:
         next(folder.rglob("manifest.json")).unlink()

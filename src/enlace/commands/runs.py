@@ -70,7 +70,8 @@ def clean(
 
     load_dotenv()
     sweep(runs_dir())
-    runs = [find(runs_dir(), name) for name in names or []] or [r for r in list_runs(runs_dir()) if r.exported]
+    named = {run.folder: run for run in (find(runs_dir(), name) for name in names or [])}
+    runs = list(named.values()) or [run for run in list_runs(runs_dir()) if run.exported]
     for run in runs:
         remove(run)
         console.say(f"Borrada {run.folder.name} ({_how_far(run)}, {run.bytes / 2**30:.2f} GiB).")

@@ -18,6 +18,7 @@ from enlace.train import checkpoint
 from enlace.train.checkpoint import Retention
 
 _MARK = "exportado"
+_NAME = "[0-9a-f]" * 16  # of a run: see `family.fingerprint`; whatever else lies there is somebody else's
 LOCK = ".lock"
 
 
@@ -43,7 +44,7 @@ def forget_others(runs: Path, run: Path) -> None:
 
 def sweep(runs: Path) -> None:
     """Remove what a kill left of the runs that were being removed."""
-    for trash in runs.glob("*.tmp"):
+    for trash in runs.glob(f"{_NAME}.tmp"):
         shutil.rmtree(trash, ignore_errors=True)
 
 

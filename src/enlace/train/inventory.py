@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,16 +39,20 @@ class Run:
 
 def list_runs(runs: Path) -> list[Run]:
     """The runs in the folder `runs`, the one that was last at work first."""
-    return sorted((_read(folder) for folder in run_folders(runs)), key=lambda run: -run.touched)
+    found = []
+    for folder in run_folders(runs):
+        with suppress(FileNotFoundError):  # forgotten while we look
+            found.append(_read(folder))
+    return sorted(found, key=lambda run: -run.touched)
 
 
 def find(runs: Path, name: str) -> Run:
     """The run whose folder's name begins with `name`.
 
     Raises:
-        EnlaceError: none does, or several.
+        EnlaceError: none does, or several, or `name` is empty.
     """
-    found = [run for run in list_runs(runs) if run.folder.name.startswith(name)]
+    found = [run for run in list_runs(runs) if name and run.folder.name.startswith(name)]
     if len(found) != 1:
         raise EnlaceError(
             f"{len(found) or 'Ninguna'} de las ejecuciones de {runs} empieza por «{name}». Mira: enlace runs"

@@ -149,6 +149,13 @@ def test_a_plan_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
     assert result.returncode != 0 and says in result.stderr and "Traceback" not in result.stderr
 
 
+def test_a_plan_does_not_ask_that_the_present_model_fits(tmp_path: Path) -> None:
+    """It is what says which one would."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    shutil.copy(ROOT / "configs/presets/grande-350m.yaml", tmp_path / "params.yaml")
+    assert plan.table(tmp_path) == plan.table(ROOT)
+
+
 def test_the_plan_says_what_was_measured_and_what_is_assumed() -> None:
     assert "supuesta, sin medir en la tarjeta" in _enlace("plan", "--hardware", "h200").stdout
     assert "medida: 0.33 TFLOP/s" in _enlace("plan", "--hardware", "cpu").stdout

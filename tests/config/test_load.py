@@ -106,6 +106,7 @@ BAD_VALUES = [
     ("configs/model/mini.yaml", "n_kv_heads", "3", "n_heads=4"),
     ("params.yaml", "max_new_tokens", "256", "train.seq_len=256"),
     ("params.yaml", "decay", "{corpus: 0.95, chat: 0.05}", "0.125 o más"),
+    ("params.yaml", "decay", "{corpus: 0.0625, chat: 0.9375}", "0.125 o más"),
     ("params.yaml", "beta1", "1.0", "menor que 1"),
     ("configs/hardware/cpu.yaml", "micro_batch_size", "3", "secuencias por paso"),
     ("configs/hardware/cpu.yaml", "memory_gib", "0.01", "GiB"),
@@ -272,6 +273,40 @@ def test_more_sequences_at_once_need_more_memory(project: Path) -> None:
     config = load_config(project)
     one, eight = (estimate_memory(config.model, 4096, config.train, config.hardware, rows) for rows in (1, 8))
     assert one < eight < GIB
+
+
+@pytest.mark.parametrize(
+    ("precision", "seq_len", "document_mask", "used"),
+    [
+        ("bfloat16", 1024, True, 1.09),
+        ("bfloat16", 4096, False, 2.16),
+        ("bfloat16", 4096, True, 3.05),
+        ("float32", 4096, True, 4.69),
+    ],
+)
+def test_the_estimate_is_near_what_a_processor_used(
+    project: Path, precision: str, seq_len: int, document_mask: bool, used: float
+) -> None:
+    """GiB, the most that the whole process had (VmHWM) in steps of 4 rows of the demo's model."""
+    config = load_config(project)
+    train = config.train.model_copy(update={"seq_len": seq_len, "document_mask": document_mask})
+    hardware = config.hardware.model_copy(update={"precision": precision})
+    assert 0.9 < estimate_memory(config.model, 4096, train, hardware, 4) / GIB / used < 1.2
+
+
+def test_a_batch_of_less_than_a_sequence_is_told_whatever_the_engine(project: Path) -> None:
+    _set(project, "params.yaml", "batch_tokens", "128")
+    _set(project, "configs/hardware/cpu.yaml", "parallel", "fsdp")
+    with pytest.raises(ConfigError, match=r"no es múltiplo de train\.seq_len=256"):
+        load_config(project)
+
+
+def test_processes_of_one_computer_share_its_memory(project: Path) -> None:
+    config = load_config(project)
+    need = estimate_memory(config.model, 4096, config.train, config.hardware) / GIB
+    hardware = config.hardware.model_copy(update={"memory_gib": 1.5 * need, "micro_batch_size": 1})
+    assert memory_problem(config.model, 4096, config.train, hardware, 1) is None
+    assert memory_problem(config.model, 4096, config.train, hardware, 8) is not None
 
 
 def test_what_one_card_has_no_room_for_is_shared_by_several(project: Path) -> None:

@@ -55,7 +55,7 @@ def table(root: Path) -> str:
 def _plan(root: Path, name: str, hours: float) -> Plan:
     from enlace.config.budget import make_plan
 
-    made = make_plan(load_config(root, hardware=name), hours)
+    made = make_plan(load_config(root, hardware=name, consistent=False), hours)
     if made is None:
         raise EnlaceError(
             f"configs/hardware/{name}.yaml: faltan train_tflops (medido entrenando) o peak_tflops (de la ficha de la "
@@ -69,7 +69,7 @@ def _told(root: Path, name: str, hours: float) -> str:
 
     made = _plan(root, name, hours)
     model = made.model
-    peak = load_config(root, hardware=name).hardware.peak_tflops
+    peak = load_config(root, hardware=name, consistent=False).hardware.peak_tflops
     speed = (
         f"medida: {made.speed.flops / 1e12:.2f} TFLOP/s entrenando"
         if made.speed.measured

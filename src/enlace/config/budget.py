@@ -113,7 +113,7 @@ def _is_read_enough(plan: Plan) -> bool:
 def _plan(config: Config, model: ModelConfig, vocab_size: int, hours: float, speed: Speed) -> Plan:
     tokens_per_second = speed.flops / flops_per_token(model, vocab_size, SEQ_LEN)
     watts = config.hardware.watts
-    train = config.train.model_copy(update={"seq_len": SEQ_LEN})
+    train = config.train.model_copy(update={"seq_len": SEQ_LEN, "document_mask": False})  # as the larger presets
     return Plan(
         model=model,
         vocab_size=vocab_size,

@@ -36,6 +36,7 @@ def load_config(
     params: Path | None = None,
     hardware: str | None = None,
     changes: Mapping[str, Any] | None = None,
+    consistent: bool = True,
 ) -> Config:
     """The configuration of the project at `root` (default: the one around the current folder).
 
@@ -44,6 +45,7 @@ def load_config(
         params: another file in place of `params.yaml`, such as a preset.
         hardware: another hardware profile in place of the one that `params.yaml` names.
         changes: other values of `params.yaml`, by dotted key ("train.lr").
+        consistent: whether the layers must go together (`rules.problems`); not for who only asks one of them.
 
     Raises:
         ConfigError: a file is missing or malformed, a key is unknown or missing, a value or a combination is wrong.
@@ -71,7 +73,7 @@ def load_config(
         config = Config.model_validate(merged)
     except ValidationError as error:
         raise _config_error(error, files, _shown(params, root)) from None
-    if broken := list(rules.problems(config)):
+    if consistent and (broken := list(rules.problems(config))):
         raise ConfigError("\n".join(broken))
     return config
 

@@ -12,6 +12,11 @@ from enlace.config.schema import Config, HardwareConfig, ModelConfig, TrainConfi
 MAX_VOCAB_SIZE = 65_536  # shards are uint16
 SPECIAL_TOKENS, BYTE_ALPHABET = 4, 256
 GIB = 2**30
+# Attention by plain products keeps scores of T x T: on a CPU in 16 bits, up to 1024 tokens, it still wins.
+LONGEST_BY_PRODUCTS = 1024
+# On a CPU, Python and torch before anything is trained, and what the heap holds on to between the tensors: against the
+# peak of 12 shapes and types, the estimate is then from 0.94 to 1.33 of what was used.
+CPU_PROCESS, CPU_HEAP = 0.3 * GIB, 1.25
 
 
 def problems(config: Config) -> Iterator[str]:
@@ -82,7 +87,7 @@ def _mixture(config: Config) -> Iterator[str]:
     for phase in ("stable", "decay"):
         shares = getattr(config.data.mixture, phase).model_dump()
         for name, share in shares.items():
-            if 0 < share * rows < 0.5:
+            if 0 < share * rows <= 0.5:  # a half may be rounded down
                 yield (
                     f"params.yaml: data.mixture.{phase}.{name}={share:g} no llega a una de las {rows} secuencias de "
                     f"cada paso; usa 0, o {1 / rows:.3g} o más."
@@ -121,7 +126,8 @@ def _precision(config: Config) -> Iterator[str]:
 def _memory(config: Config) -> Iterator[str]:
     model, train, hardware = config.model, config.train, config.hardware
     # Before the start nobody knows among how many cards fsdp will share the model: at most one for each sequence.
-    processes = train.batch_tokens // train.seq_len if hardware.parallel == "fsdp" else 1
+    shared = hardware.parallel == "fsdp" and hardware.device == "cuda"
+    processes = max(1, train.batch_tokens // train.seq_len) if shared else 1
     if problem := memory_problem(model, config.data.shards.vocab_size, train, hardware, processes):
         yield f"{config.layers.path('hardware')}: {problem}"
 
@@ -129,14 +135,18 @@ def _memory(config: Config) -> Iterator[str]:
 def memory_problem(
     model: ModelConfig, vocab_size: int, train: TrainConfig, hardware: HardwareConfig, processes: int
 ) -> str | None:
-    """What to change where training, shared by `processes`, needs more memory than the profile has; None: it fits."""
+    """What to change where training, shared by `processes`, needs more memory than the profile has; None: it fits.
+
+    Cards have that memory each, processes of a CPU among them.
+    """
 
     def need(micro_batch: int | None = None, processes: int = processes) -> float:
-        return estimate_memory(model, vocab_size, train, hardware, micro_batch, processes) / GIB
+        of_one = estimate_memory(model, vocab_size, train, hardware, micro_batch, processes) / GIB
+        return of_one * processes if hardware.device == "cpu" else of_one
 
     if need() <= hardware.memory_gib:
         return None
-    rows = train.batch_tokens // train.seq_len
+    rows = max(1, train.batch_tokens // train.seq_len)
     fitting = [n for n in _divisors(max(1, rows // processes)) if need(n) <= hardware.memory_gib]
     if fitting:
         way_out = f"con micro_batch_size={max(fitting)} cabe"
@@ -163,16 +173,18 @@ def estimate_memory(
     micro_batch: int | None = None,
     processes: int = 1,
 ) -> int:
-    """Bytes that training needs at its peak on one card: weights, gradients, optimizer, activations and logits.
+    """Bytes that training needs at its peak on one card, or of one process on a CPU.
 
     Weights, gradients and moments are float32: 16 bytes per parameter with AdamW, 12 where Muon keeps one moment; with
     fsdp each process holds its part of them, and one layer and the embedding whole. A layer keeps about 14 d_model + 4
     intermediate_size values per token for the backward pass, and for each logit, or each of a chunk, the loss keeps
     itself, its gradient and, on a card all at once, its probability in float32. In 16 bits the residual and the norms
     stay in float32 and the products read copies: 19 d_model instead, measured with saved_tensors_hooks, and a copy of
-    the weights.
+    the weights. What grows with the square of seq_len: each layer keeps the mask of the documents as numbers to add,
+    or, where attention is made by products, the scores of every head.
     """
-    tokens = (micro_batch or micro_batch_size(hardware, train, processes)) * train.seq_len
+    rows = micro_batch or micro_batch_size(hardware, train, processes)
+    tokens = rows * train.seq_len
     parameters = model.n_parameters(vocab_size)
     width = 4 if hardware.precision in ("float32", "auto") else 2
     kept, copies = (14, 0) if width == 4 else (19, 2)
@@ -184,7 +196,13 @@ def estimate_memory(
     activations = tokens * model.n_layers * (kept * model.d_model + 4 * model.intermediate_size) * width
     per_logit = 12 if hardware.device == "cuda" and width == 4 else 8
     logits = per_logit * min(tokens, hardware.loss_chunk_tokens or tokens) * vocab_size
-    return state + activations + logits
+    may_be_bfloat16 = hardware.precision in ("auto", "bfloat16")
+    if hardware.device == "cpu" and may_be_bfloat16 and train.seq_len <= LONGEST_BY_PRODUCTS:
+        squares = 2 * model.n_heads * (model.n_layers + 2)  # in the backward pass, two more of one layer
+    else:
+        squares = (width * model.n_layers + 2) if train.document_mask else 0
+    tensors = state + activations + logits + rows * train.seq_len**2 * squares
+    return int(CPU_PROCESS + CPU_HEAP * tensors) if hardware.device == "cpu" else tensors
 
 
 def _divisors(n: int) -> list[int]:

@@ -84,7 +84,8 @@ def test_a_full_disk_still_locks(tmp_path: Path) -> None:
     [
         (FileNotFoundError(errno.ENOENT, "No such file"), "no existe"),
         (OSError(errno.ENOSPC, "No space"), "disco lleno"),
-        (OSError(errno.ELOOP, "Too many links"), "Too many links"),
+        (OSError(errno.EEXIST, "File exists"), "ya existe"),
+        (OSError(errno.EPIPE, "Broken pipe"), "Broken pipe"),
         (OSError("sin número"), "sin número"),
         (TimeoutError(), "TimeoutError"),
     ],

@@ -30,6 +30,13 @@ _REASONS = {
     errno.EMFILE: "demasiados archivos abiertos",
     errno.ENFILE: "demasiados archivos abiertos",
     errno.EROFS: "sistema de archivos de solo lectura",
+    errno.EEXIST: "ya existe",
+    errno.ENOTEMPTY: "la carpeta no está vacía",
+    errno.ENAMETOOLONG: "nombre demasiado largo",
+    errno.ELOOP: "enlaces que dan vueltas",
+    errno.EBUSY: "está en uso",
+    errno.EIO: "error de lectura o escritura",
+    errno.ESTALE: "el disco de red ya no lo tiene",
 }
 
 

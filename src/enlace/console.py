@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 from rich.console import Console, RenderableType
@@ -23,6 +24,10 @@ class _Progress(Progress):
     """Bars with a line of figures below each: 80 columns have no room for it beside them."""
 
     below = ""
+
+    def stop(self) -> None:
+        with suppress(OSError):  # the terminal was closed: no reason to lose what follows the work
+            super().stop()
 
     def get_renderables(self) -> Iterator[RenderableType]:
         for task in self.tasks:

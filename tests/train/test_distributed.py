@@ -200,20 +200,46 @@ def test_asked_to_stop_all_ranks_save_the_same_step(small_shards: Shards, tmp_pa
     assert _state(run)["loader"]["next_step"] == len(_records(run))
 
 
-def test_a_long_step_has_time_to_end_and_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun kills after 30 s what was asked to stop; a step on a small card can take longer."""
+@pytest.mark.parametrize(("hangup", "passed_on"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_a_long_step_has_time_to_end_and_be_saved_and_nohup_is_heeded(
+    monkeypatch: pytest.MonkeyPatch, hangup: signal.Handlers, passed_on: bool
+) -> None:
+    """torchrun kills after 30 s what was asked to stop; a step on a small card can take longer. And it would pass on
+    the end of the terminal, which nohup has the launcher ignore.
+    """
     patience: list[int | None] = []
+    signals: list[str] = []
 
     def start(config: LaunchConfig, program: str) -> Callable[..., None]:
         patience.append(config.shutdown_timeout)
+        signals.extend(config.signals_to_handle.split(","))
         return lambda *words: None
 
     monkeypatch.setattr("enlace.train.launch.elastic_launch", start)
     monkeypatch.setenv("GPUS", "2")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SystemExit) as end:
-        launch(_never, "never.run", "cpu")
+    before = signal.signal(signal.SIGHUP, hangup)
+    try:
+        with pytest.raises(SystemExit) as end:
+            launch(_never, "never.run", "cpu")
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert end.value.code == 0 and patience[0] is not None and patience[0] >= 600
+    assert ("SIGHUP" in signals) == passed_on and {"SIGTERM", "SIGINT"} <= set(signals)
+
+
+def test_a_rank_ends_at_once_where_it_can_say_nothing(tmp_path: Path) -> None:
+    """A closed terminal, or a log on a full disk: the error that this is must not lead to the end that can hang."""
+    program = (
+        "import atexit, sys; from enlace.train.launch import launch; from enlace.console import say\n"
+        f"atexit.register(open, {str(tmp_path / 'slow')!r}, 'w')\n"
+        "launch(lambda world: say('x' * 100_000), 'never.run', 'cpu')"
+    )
+    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": 0}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **{key: str(value) for key, value in alone.items()}}
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([sys.executable, "-c", program], env=environment, stdout=full, stderr=full, check=False)
+    assert ended.returncode == 1 and not (tmp_path / "slow").exists()
 
 
 def test_a_state_in_parts_is_put_together_on_the_first_rank_alone(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import signal
 import subprocess
@@ -116,6 +117,19 @@ def test_the_speed_is_known_to_another_terminal_as_soon_as_it_is(
     clock = count(100)
     fit_with_progress(trainer, lambda _: {}, Meter(trainer, 3.0, None, None, lambda: float(next(clock))))
     assert written[:3] == [False, True, True]
+
+
+def test_a_terminal_that_was_closed_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is done with a bar: the model is still to be exported after it."""
+
+    def write(text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    terminal = io.StringIO()
+    monkeypatch.setattr(console, "console", Console(file=terminal, force_terminal=True))
+    with console.progress() as bar:
+        bar.add_task("Entrenando", total=1)
+        monkeypatch.setattr(terminal, "write", write)
 
 
 def test_bytes_per_token_is_that_of_the_held_out_corpus(small_shards: Shards) -> None:

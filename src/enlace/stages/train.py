@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from enlace import EnlaceError
@@ -79,14 +79,17 @@ def _train(world: World) -> None:
         validate = validator(shards, config.train, runtime.device, micro)
         million = config.model.n_parameters(vocab_size) / 1e6
         cards = f"{world.size} × " if world.size > 1 else ""
-        if told_of_chat := _without_room(trainer.loader.sources.get("chat"), config.train.seq_len):
-            tell(told_of_chat)
+        if any("chat" in rows for rows in trainer.loader.rows.values()) and (
+            lost := _without_room(trainer.loader.sources["chat"], config.train.seq_len)
+        ):
+            tell(lost)
         tell(f"{million:.1f} millones de parámetros, {runtime.precision} en {cards}{runtime.device}, perfil {name}.")
         try:
             with memory_errors(name):
                 fit_with_progress(trainer, validate, meter)
         except Interrupted as stop:
-            tell(f"Guardado en el paso {trainer.step}. Para continuar, repite el mismo comando.")
+            with suppress(OSError, SystemExit):  # the terminal was closed, or nobody reads (`| tee` ended)
+                tell(f"Guardado en el paso {trainer.step}. Para continuar, repite el mismo comando.")
             sys.exit(128 + stop.signal_number)
         model = trainer.whole_model()
         if not world.first:
@@ -106,7 +109,7 @@ def _train(world: World) -> None:
         forget_others(runs_dir(), run)  # only now: a run that fails half way leaves the one before as it was
 
 
-def _without_room(chat: Rows | None, seq_len: int) -> str:
+def _without_room(chat: Rows, seq_len: int) -> str:
     """What was taken out of the conversations for them to fit in rows; empty when nothing was."""
     if not isinstance(chat, ChatRows):
         return ""

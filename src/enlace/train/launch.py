@@ -32,7 +32,7 @@ from enlace.train.distributed import LostConnection, World, lost_connections
 PATIENCE = 900
 # Seconds that a process leaves to those that may know better what is wrong; the launcher, or torchrun, ends it as soon
 # as one has said so. The others of a machine wait for its first, and who lost a connection for the process it lost.
-COURTESY = 2.0
+COURTESY = 5.0
 # What `init_process_group` and we read, all set by torchrun; a cluster's scheduler may leave one of them alone behind.
 TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
@@ -60,7 +60,14 @@ def launch(work: Callable[[World], None], module: str, device: str) -> None:
     if have:
         torch.cuda.set_device(card)
     dist.init_process_group("nccl" if have else "gloo")
-    _end(_status(lambda: _in_turn(work, World(dist.get_rank(), dist.get_world_size()))))
+    world = World(dist.get_rank(), dist.get_world_size())
+    status = 1
+    try:
+        status = _status(lambda: _in_turn(work, world))
+        if have and status == 0:
+            dist.destroy_process_group()  # NCCL may have something left to send
+    finally:
+        _end(status)
 
 
 def _in_turn(work: Callable[[World], None], world: World) -> None:
@@ -68,7 +75,7 @@ def _in_turn(work: Callable[[World], None], world: World) -> None:
     try:
         with lost_connections():
             work(world)
-    except EnlaceError as error:
+    except (EnlaceError, OSError) as error:
         time.sleep(COURTESY * (isinstance(error, LostConnection) + (os.environ["LOCAL_RANK"] != "0")))
         raise
 
@@ -80,13 +87,14 @@ def _status(main: Callable[[], None]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
-        traceback.print_exc()
+        with suppress(OSError):  # the terminal was closed, or the disk that holds the log is full
+            traceback.print_exc()
         return 1
     return 0
 
 
 def _end(status: int) -> NoReturn:
-    """End the process without destroying the group of processes.
+    """End the process without destroying the group of processes, whatever became of its output.
 
     torch 2.13 can hang there for ever: gloo's thread, which lets go of the last tensor, waits for Python's lock, and
     who destroys the group holds it while waiting for the thread.

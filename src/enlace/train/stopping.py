@@ -24,7 +24,8 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     """While inside, SIGTERM, Ctrl-C and a terminal that is closed only ask; the value given answers with the signal's
     number, or 0.
 
-    A second Ctrl-C ends at once, for a person who will not wait for the step. Under nohup a terminal may be closed.
+    A second Ctrl-C ends at once, for a person who will not wait for the step. Under nohup a closed
+    terminal goes on being ignored.
     """
     asked = 0
 

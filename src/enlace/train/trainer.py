@@ -109,13 +109,13 @@ class Trainer:
             on_step: told each record as it is logged.
 
         Raises:
-            Interrupted: SIGTERM or Ctrl-C, on any rank; the state was saved.
+            Interrupted: SIGTERM, Ctrl-C or a closed terminal, on any rank; the state was saved.
             EnlaceError: too many steps in a row were not finite, or a checkpoint could not be written.
         """
         train = self.train
-        if isinstance(self.spread_loss, DistributedDataParallel):
-            self._settle_buckets()
         with stop_requests() as stop, _Ahead(self.loader.batch, train.steps) as batches:
+            if isinstance(self.spread_loss, DistributedDataParallel) and self.step < train.steps:
+                self._settle_buckets()
             while self.step < train.steps:
                 record = self.train_step(self.step, batches.take(self.step))
                 self.loader.next_step += 1

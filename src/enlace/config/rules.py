@@ -12,8 +12,7 @@ from enlace.config.schema import Config, HardwareConfig, ModelConfig, TrainConfi
 MAX_VOCAB_SIZE = 65_536  # shards are uint16
 SPECIAL_TOKENS, BYTE_ALPHABET = 4, 256
 GIB = 2**30
-# Attention by plain products keeps scores of T x T: on a CPU in 16 bits, up to 1024 tokens, it still wins.
-LONGEST_BY_PRODUCTS = 1024
+LONGEST_BY_PRODUCTS = 1024  # that of `model.attention`, which decides weights; here it only estimates memory
 # On a CPU, Python and torch before anything is trained, and what the heap holds on to between the tensors: against the
 # peak of 12 shapes and types, the estimate is then from 0.94 to 1.33 of what was used.
 CPU_PROCESS, CPU_HEAP = 0.3 * GIB, 1.25
@@ -87,7 +86,7 @@ def _mixture(config: Config) -> Iterator[str]:
     for phase in ("stable", "decay"):
         shares = getattr(config.data.mixture, phase).model_dump()
         for name, share in shares.items():
-            if 0 < share * rows <= 0.5:  # a half may be rounded down
+            if 0 < share * rows <= 0.5:  # a half is rounded up or down by the name of the source
                 yield (
                     f"params.yaml: data.mixture.{phase}.{name}={share:g} no llega a una de las {rows} secuencias de "
                     f"cada paso; usa 0, o {1 / rows:.3g} o más."
@@ -137,7 +136,7 @@ def memory_problem(
 ) -> str | None:
     """What to change where training, shared by `processes`, needs more memory than the profile has; None: it fits.
 
-    Cards have that memory each, processes of a CPU among them.
+    Each card has that memory; the processes of a CPU share it.
     """
 
     def need(micro_batch: int | None = None, processes: int = processes) -> float:
@@ -152,6 +151,8 @@ def memory_problem(
         way_out = f"con micro_batch_size={max(fitting)} cabe"
     elif hardware.parallel == "fsdp" and need(1, processes=rows) <= hardware.memory_gib:
         way_out = "reparte entre más tarjetas (GPUS=…), o usa un modelo más pequeño o seq_len más corto"
+    elif processes > 1 and hardware.device == "cpu" and need(processes=1) <= hardware.memory_gib:
+        way_out = "usa menos procesos (GPUS=…)"
     else:
         way_out = "usa un modelo más pequeño o seq_len más corto"
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +82,12 @@ def _read(folder: Path) -> Run:
         note=read_note(folder),
         status=read_status(folder),
         touched=(log if log.exists() else folder).stat().st_mtime,
-        bytes=sum(map(_size, folder.rglob("*"))),
+        bytes=sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names),
     )
 
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size if path.is_file() else 0
+        return path.stat().st_size
     except OSError:
         return 0  # a run in training lets go of its older checkpoints while we look

@@ -26,6 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from enlace import EnlaceError
 from enlace.console import run_main
 from enlace.train.distributed import LostConnection, World, lost_connections
+from enlace.train.stopping import stop_signals
 
 # Seconds that the processes have, once asked to stop, to end their step and save; torchrun's own 30 would kill them in
 # the middle of a long step. Where one of them fails, the others still have those 30: nothing of theirs is worth saving.
@@ -137,7 +138,7 @@ def _run(module: str, count: int) -> None:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         shutdown_timeout=PATIENCE,
-        signals_to_handle=",".join(_handled()),
+        signals_to_handle=",".join(number.name for number in (*stop_signals(), signal.SIGQUIT)),
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *sys.argv[1:])
@@ -152,9 +153,3 @@ def _run(module: str, count: int) -> None:
             ) from None
         sys.exit(failure.exitcode)
     sys.exit(0)
-
-
-def _handled() -> list[str]:
-    """The signals that the launcher passes on: not the end of the terminal where nohup has it ignored."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return ["SIGTERM", "SIGINT", "SIGQUIT", *([] if ignored else ["SIGHUP"])]

@@ -19,13 +19,17 @@ class Interrupted(Exception):
         self.signal_number = signal_number
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Those that ask to stop: SIGTERM, Ctrl-C and, unless nohup has it ignored, the end of the terminal."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
+
+
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], int]]:
-    """While inside, SIGTERM, Ctrl-C and a terminal that is closed only ask; the value given answers with the signal's
-    number, or 0.
+    """While inside, `stop_signals` only ask; the value given answers with the signal's number, or 0.
 
-    A second Ctrl-C ends at once, for a person who will not wait for the step. Under nohup a closed
-    terminal goes on being ignored.
+    A second Ctrl-C ends at once, for a person who will not wait for the step.
     """
     asked = 0
 
@@ -40,10 +44,7 @@ def stop_requests() -> Iterator[Callable[[], int]]:
         with suppress(OSError, SystemExit):
             errors.print("\nGuardo y salgo al acabar este paso…", markup=False)
 
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, ask) for number in numbers}
+    previous = {number: signal.signal(number, ask) for number in stop_signals()}
     try:
         yield lambda: asked
     finally:
